@@ -67,7 +67,7 @@ func (m messages) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, af
 }
 
 func (m messages) shown(p queues.Peeked) mgmt.Message {
-	return mgmt.Message{Peeked: p, Properties: m.properties.Describe(&p.Message)}
+	return mgmt.Message{Peeked: p, Properties: m.properties.Describe(&p.Message), Body: m.properties.Body(p.Payload)}
 }
 
 // objects are what users change in their vhosts.

@@ -1,9 +1,7 @@
 package message
 
 import (
-	"encoding/hex"
 	"math"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +19,7 @@ func Sections(payload fsm.Payload) (m wire10.Message) {
 		m = wire10.Message{}
 	}
 	h := payload.BareHeader()
-	m.Header, m.HasHeader, m.Annotations = wire10.Header{Durable: h.Durable}, true, Annotations(payload)
+	m.Header, m.Annotations = wire10.Header{Durable: h.Durable}, Annotations(payload)
 	if h.Priority >= 0 {
 		m.Header.Priority = wire10.Some(byte(h.Priority))
 	}
@@ -29,16 +27,6 @@ func Sections(payload fsm.Payload) (m wire10.Message) {
 		m.Header.TTL = wire10.Some(uint32(h.TTL))
 	}
 	return m
-}
-
-// Annotations returns the annotations of a stored message of AMQP 1.0; what does
-// not decode is none.
-func Annotations(payload fsm.Payload) wire10.MapBytes {
-	a := wire10.MapBytes(payload.Annotations())
-	if a.CheckAnnotations() != nil {
-		return nil
-	}
-	return a
 }
 
 func bareExpiration(payload fsm.Payload) string {
@@ -50,27 +38,34 @@ func bareExpiration(payload fsm.Payload) string {
 
 func bareHeaders(payload fsm.Payload, deaths []*logpb.Death) *fsm.Table {
 	m := Sections(payload)
-	if len(deaths) == 0 {
-		return HeadersOf(&m)
-	}
 	t := headersOf(&m)
-	set := deathHeaders(deaths)
-	t = slices.DeleteFunc(t, func(f wire.Field) bool {
-		_, ok := set.Get(f.Name)
-		return ok
-	})
-	return Table(append(t, set...))
+	if len(deaths) > 0 {
+		set := deathHeaders(deaths)
+		t = slices.DeleteFunc(t, func(f wire.Field) bool {
+			_, ok := set.Get(f.Name)
+			return ok
+		})
+		t = append(t, set...)
+	}
+	return Table(t)
 }
 
 // HeadersOf returns what exchanges compare of a message of AMQP 1.0: its
-// annotations, and then its application properties. What 0-9-1 cannot express is
-// left out. nil: there are none.
+// annotations, and then its application properties. What 0-9-1 cannot express, and
+// what its headers would have no room for, is left out. nil: there are none.
 func HeadersOf(m *wire10.Message) *fsm.Table { return Table(headersOf(m)) }
 
 func headersOf(m *wire10.Message) wire.Table {
-	left := maxValues
-	t := tableOf(nil, m.Annotations.Walk(), &left)
-	return tableOf(t, m.ApplicationProperties.Walk(), &left)
+	var h headers
+	h.reset(maxFields)
+	for _, all := range [...]wire10.MapBytes{m.Annotations, m.ApplicationProperties} {
+		for w := all.Walk(); w.NextPair(); {
+			if isName(w.Key) {
+				h.add(w.Key.Bytes(), w.Value)
+			}
+		}
+	}
+	return h.decoded()
 }
 
 func bareProperty(payload fsm.Payload, name string) []byte {
@@ -97,7 +92,10 @@ func PropertyOf(m *wire10.Message, p *wire10.Properties, name string) []byte {
 	case "correlation_id":
 		return IDText(p.CorrelationID)
 	case "reply_to":
-		return replyTo(p.ReplyTo)
+		if name, ok := appendQueue(nil, p.ReplyTo); ok {
+			return name
+		}
+		return p.ReplyTo
 	case "app_id":
 		return p.GroupID
 	case "timestamp":
@@ -131,36 +129,10 @@ func IDText(id wire10.RawValue) []byte {
 	return nil
 }
 
-// appendUUID appends a UUID as a name.
-func appendUUID(dst, id []byte) []byte {
-	dst = append(dst, "urn:uuid:"...)
-	for i, n := range [...]int{4, 2, 2, 2, 6} {
-		if i > 0 {
-			dst = append(dst, '-')
-		}
-		dst = hex.AppendEncode(dst, id[:n])
-		id = id[n:]
-	}
-	return dst
-}
-
-// replyTo returns the routing key that leads to an address for replies: the name of
-// its queue, or the address itself if it is of another kind.
-func replyTo(address []byte) []byte {
-	name, ok := strings.CutPrefix(string(address), "/queues/")
-	if !ok {
-		return address
-	}
-	if name, err := url.PathUnescape(name); err == nil {
-		return []byte(name)
-	}
-	return address
-}
-
 // AnnotatedCopies returns the routing keys of the annotation x-cc. ok false: it is
 // no list of strings that can be routing keys.
 func AnnotatedCopies(a wire10.MapBytes) (keys []string, ok bool) {
-	v, has := a.Get(annotationCC)
+	v, has := a.Get(annotationCopies)
 	if !has {
 		return nil, true
 	}
@@ -176,18 +148,14 @@ func AnnotatedCopies(a wire10.MapBytes) (keys []string, ok bool) {
 	return slices.Compact(keys), true
 }
 
-// Annotations that have other names than the headers of 0-9-1, or none there.
-const (
-	annotationCC     = "x-cc"
-	annotationDeaths = "x-opt-deaths"
-	// annotationTime is headerTime as clients of Service Bus call it.
-	annotationTime = "x-opt-scheduled-enqueue-time"
-)
+// annotationTime is headerTime as clients of Service Bus call it.
+const annotationTime = "x-opt-scheduled-enqueue-time"
 
-// annotations are the encoded map of message annotations that were checked.
+// annotations are an encoded map that is valid.
 type annotations []byte
 
-// get gives times in milliseconds where headers have numbers of them.
+// get gives times in milliseconds where headers have numbers of them, and a
+// history as headers have it.
 func (a annotations) get(name string) (wire.Value, bool) {
 	v, ok := wire10.MapBytes(a).Get(name)
 	if !ok {
@@ -199,12 +167,17 @@ func (a annotations) get(name string) (wire.Value, bool) {
 	case v.Type == wire10.Ulong:
 		return wire.Int64(int64(min(v.Unsigned(), math.MaxInt64))), true
 	}
-	left := maxValues
-	out, ok := valueOf(v, &left)
-	if !ok {
-		out = wire.Value{Tag: wire.TagVoid} // it is there, and is nothing that anybody asks for
+	var h headers
+	h.reset(maxFields)
+	if name == annotationDeaths {
+		h.addHistory(v)
+	} else {
+		h.add([]byte(name), v)
 	}
-	return out, true
+	if t := h.decoded(); len(t) > 0 {
+		return t[0].Value, true
+	}
+	return wire.Value{Tag: wire.TagVoid}, true // it is there, and is nothing that anybody asks for
 }
 
 // timeAnnotations are the names that have a meaning for when a message is ready.
@@ -254,9 +227,12 @@ func editAnnotations(a wire10.MapBytes, e *wire.Edit) wire10.MapBytes {
 	for i := range e.SetHeaders {
 		f := &e.SetHeaders[i]
 		out = wire10.AppendSymbol(out, f.Name)
-		if f.Value.Tag == wire.TagString {
+		switch f.Value.Tag {
+		case wire.TagString:
 			out = wire10.AppendString(out, strings.ToValidUTF8(f.Value.Str, "\uFFFD"))
-		} else {
+		case wire.TagInt32:
+			out = wire10.AppendInt(out, int32(f.Value.Int))
+		default:
 			out = wire10.AppendLong(out, f.Value.Int)
 		}
 		pairs++
@@ -271,7 +247,7 @@ func editAnnotations(a wire10.MapBytes, e *wire.Edit) wire10.MapBytes {
 func (how Properties) rewrittenBare(payload fsm.Payload, r fsm.Rewrite) []byte {
 	r.Redirected = r.Redirected && how.ContinueHistory
 	h, a := payload.BareHeader(), payload.Annotations()
-	e := edit(annotations(Annotations(payload)), annotationCC, r)
+	e := edit(annotations(Annotations(payload)), annotationCopies, r)
 	if e == nil && (!r.Died || h.TTL < 0) {
 		return payload.List()
 	}
@@ -284,104 +260,36 @@ func (how Properties) rewrittenBare(payload fsm.Payload, r fsm.Rewrite) []byte {
 	return fsm.AppendBareList(nil, h, a)
 }
 
-// maxValues bounds the values that are read of a message at once, at any depth: an
-// array of very many takes few bytes.
-const maxValues = 1 << 16
-
-// tableOf appends the pairs of a map whose keys are names of 0-9-1, as it has
-// their values. left is how many values may still be read; it stops there.
-func tableOf(t wire.Table, w wire10.Walk, left *int) wire.Table {
-	for *left > 0 && w.NextPair() {
-		k := w.Key.Type
-		if (k != wire10.String && k != wire10.Symbol) || len(w.Key.Bytes()) > fsm.MaxShort {
-			continue
-		}
-		if v, ok := valueOf(w.Value, left); ok {
-			t = append(t, wire.Field{Name: string(w.Key.Bytes()), Value: v})
-		}
+// decoded returns the fields.
+func (h *headers) decoded() wire.Table {
+	t, err := wire.DecodeFields(h.b)
+	if err != nil {
+		return nil // there are too many values
 	}
 	return t
 }
 
-// valueOf returns a value as 0-9-1 has it; ok false: it has none.
-func valueOf(v wire10.Value, left *int) (out wire.Value, ok bool) {
-	*left--
-	switch v.Type {
-	case wire10.String, wire10.Symbol, wire10.Binary:
-		return wire.String(string(v.Bytes())), true
-	case wire10.UUID:
-		return wire.String(string(appendUUID(nil, v.Bytes()))), true
-	case wire10.Char:
-		return wire.String(string(rune(min(v.Unsigned(), math.MaxInt32)))), true
-	case wire10.Timestamp:
-		return wire.Timestamp(uint64(max(v.Signed(), 0) / 1000)), true
-	case wire10.List, wire10.Array:
-		out.Tag = wire.TagArray
-		for w := v.Walk(); *left > 0 && w.Next(); {
-			if e, ok := valueOf(w.Value, left); ok {
-				out.Array = append(out.Array, e)
-			}
-		}
-		return out, true
-	case wire10.Map:
-		return wire.Nested(tableOf(nil, v.Walk(), left)), true
+// Value returns a value as the catalog keeps values; nil: there are none of its kind.
+func Value(v wire10.Value) *logpb.Value {
+	var h headers
+	h.reset(maxFields)
+	h.add(nil, v)
+	if t := Table(h.decoded()); t != nil {
+		return t.Fields[0].Value
 	}
-	tag := tags[v.Type]
-	return wire.Value{Tag: tag, Int: int64(v.Unsigned())}, tag != 0
-}
-
-// tags are the types of 0-9-1 for types of fixed width.
-var tags = [...]byte{
-	wire10.Null: wire.TagVoid, wire10.Boolean: wire.TagBool, wire10.Ubyte: wire.TagUint8, wire10.Byte: wire.TagInt8,
-	wire10.Ushort: wire.TagUint16, wire10.Short: wire.TagInt16, wire10.Uint: wire.TagUint32, wire10.Int: wire.TagInt32,
-	wire10.Ulong: wire.TagInt64, wire10.Long: wire.TagInt64, wire10.Float: wire.TagFloat32, wire10.Double: wire.TagFloat64,
-	wire10.Described: 0,
+	return nil
 }
 
 // describeBare is Describe for a message of AMQP 1.0.
 func describeBare(m *fsm.Message) *fsm.Table {
-	raw := wire.AppendProperties(nil, listOf(m.Payload))
+	var c From10
+	c.Read(m.Payload)
+	raw := c.AppendProperties(nil, maxList)
 	if ChangesProperties(m) {
 		raw = RenderProperties(nil, raw, m)
 	}
 	return describe(raw)
 }
 
-// listOf returns the property list of a message of AMQP 1.0 as a receiver by 0-9-1
-// has it.
-func listOf(payload fsm.Payload) *wire.Properties {
-	m := Sections(payload)
-	var from wire10.Properties
-	if m.ReadProperties(&from) != nil {
-		from = wire10.Properties{}
-	}
-	p := &wire.Properties{}
-	text := func(flag wire.PropertyFlags, to *[]byte, v []byte) {
-		if v != nil && len(v) <= fsm.MaxShort {
-			p.Present, *to = p.Present|flag, v
-		}
-	}
-	text(wire.FlagContentType, &p.ContentType, from.ContentType)
-	text(wire.FlagContentEncoding, &p.ContentEncoding, from.ContentEncoding)
-	text(wire.FlagCorrelationID, &p.CorrelationID, IDText(from.CorrelationID))
-	text(wire.FlagReplyTo, &p.ReplyTo, replyTo(from.ReplyTo))
-	if ttl := bareExpiration(payload); ttl != "" {
-		text(wire.FlagExpiration, &p.Expiration, []byte(ttl))
-	}
-	text(wire.FlagMessageID, &p.MessageID, IDText(from.MessageID))
-	text(wire.FlagUserID, &p.UserID, from.UserID)
-	text(wire.FlagAppID, &p.AppID, from.GroupID)
-	if m.Header.Durable {
-		p.Present, p.DeliveryMode = p.Present|wire.FlagDeliveryMode, 2
-	}
-	if m.Header.Priority.Present {
-		p.Present, p.Priority = p.Present|wire.FlagPriority, m.Header.Priority.Value
-	}
-	if from.CreationTime.Present {
-		p.Present, p.Timestamp = p.Present|wire.FlagTimestamp, uint64(max(from.CreationTime.Value, 0)/1000)
-	}
-	if t := headersOf(&m); len(t) > 0 {
-		p.Present, p.Headers = p.Present|wire.FlagHeaders, wire.AppendFields(nil, t)
-	}
-	return p
-}
+// maxList bounds the properties that are shown of one message.
+const maxList = 1 << 20

@@ -3,80 +3,106 @@ package message
 import (
 	"testing"
 
-	"github.com/quorate/quorate/amqp/v091/wire"
+	wire091 "github.com/quorate/quorate/amqp/v091/wire"
 	wire10 "github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 )
 
-// forms returns a message of each protocol with these headers, or annotations.
-func forms(t testing.TB, fields ...wire.Field) map[string]fsm.Payload {
-	t.Helper()
-	return map[string]fsm.Payload{"0-9-1": mustHave(t, fields...), "1.0": mustAnnotate(t, fields...)}
-}
-
-// mustHave returns a message of AMQP 0-9-1 that has these headers only.
-func mustHave(t testing.TB, fields ...wire.Field) fsm.Payload {
-	t.Helper()
-	raw, err := wire.EditProperties(nil, []byte{0, 0}, &wire.Edit{SetHeaders: fields})
+// bare is a payload of a message that came by AMQP 1.0.
+func bare(h fsm.BareHeader, annotations, sections []byte) fsm.Payload {
+	p, err := fsm.AppendBareHead(nil, "e", "k", h, annotations, nil)
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	return append(fsm.Payload(fsm.AppendPayloadHead(nil, "x", "k", raw)), "body"...)
+	return append(p, sections...)
 }
 
-// mustAnnotate returns a message of AMQP 1.0 with these annotations only.
-func mustAnnotate(t testing.TB, fields ...wire.Field) fsm.Payload {
-	t.Helper()
-	return mustStore(t, fsm.BareHeader{Priority: -1, TTL: -1}, annotated(fields...), wire10.AppendData(nil, []byte("body")))
+// noHeader is what a message has that came without a header.
+var noHeader = fsm.BareHeader{Priority: -1, TTL: -1}
+
+// old is a payload of a message that came by 0-9-1.
+func old(properties, body []byte) fsm.Payload {
+	return append(fsm.AppendPayloadHead(nil, "e", "k", properties), body...)
 }
 
-func mustStore(t testing.TB, h fsm.BareHeader, annotations wire10.MapBytes, bare []byte) fsm.Payload {
-	t.Helper()
-	p, err := fsm.AppendBareHead(nil, "x", "k", h, annotations, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return append(p, bare...)
-}
-
-// annotated encodes annotations; CC is x-cc, x-death is x-opt-deaths.
-func annotated(fields ...wire.Field) wire10.MapBytes {
+// pairs makes a map of pairs of encoded keys and values.
+func pairs(all ...[]byte) []byte {
 	b := wire10.StartMap(nil)
-	for _, f := range fields {
-		switch f.Name {
-		case HeaderCC:
-			f.Name = annotationCC
-		case headerDeath:
-			f.Name = annotationDeaths
-		}
-		b = appendValue(wire10.AppendSymbol(b, f.Name), f.Value)
+	for _, x := range all {
+		b = append(b, x...)
 	}
-	return wire10.EndMap(b, 0, len(fields))
+	return wire10.EndMap(b, 0, len(all)/2)
 }
 
-func appendValue(b []byte, v wire.Value) []byte {
-	at := len(b)
-	switch v.Tag {
-	case wire.TagString:
-		return wire10.AppendString(b, v.Str)
-	case wire.TagBool:
-		return wire10.AppendBool(b, v.Int != 0)
-	case wire.TagTimestamp:
-		return wire10.AppendTimestamp(b, 1000*v.Int)
-	case wire.TagArray:
-		b = wire10.StartList(b)
-		for _, e := range v.Array {
-			b = appendValue(b, e)
-		}
-		return wire10.EndList(b, at, len(v.Array))
-	case wire.TagTable:
-		b = wire10.StartMap(b)
-		for _, f := range v.Table {
-			b = appendValue(wire10.AppendSymbol(b, f.Name), f.Value)
-		}
-		return wire10.EndMap(b, at, len(v.Table))
-	case wire.TagVoid:
-		return wire10.AppendNull(b)
+func list(all ...[]byte) []byte {
+	b := wire10.StartList(nil)
+	for _, x := range all {
+		b = append(b, x...)
 	}
-	return wire10.AppendLong(b, v.Int)
+	return wire10.EndList(b, 0, len(all))
+}
+
+func symbol(s string) []byte { return wire10.AppendSymbol(nil, s) }
+func text(s string) []byte   { return wire10.AppendString(nil, s) }
+
+// application makes a section of application properties.
+func application(m []byte) []byte { return append(wire10.StartApplicationProperties(nil), m...) }
+
+// shown is a message as 0-9-1 has it.
+type shown struct {
+	wire091.Properties
+	headers wire091.Table
+	body    string
+}
+
+// mustShow converts a payload.
+func mustShow(t testing.TB, p fsm.Payload) shown {
+	t.Helper()
+	var c From10
+	c.Read(p)
+	raw := c.AppendProperties(nil, 1<<17)
+	list, err := wire091.ParseProperties(raw)
+	if err != nil {
+		t.Fatalf("%v: % x", err, raw)
+	}
+	s := shown{Properties: list, body: string(Body(p))}
+	if s.headers, err = wire091.DecodeFields(list.Headers); err != nil {
+		t.Fatal(err)
+	}
+	if n := c.BodySize(); n != len(s.body) {
+		t.Errorf("a body of %d bytes, not %d", len(s.body), n)
+	}
+	return s
+}
+
+// render makes a delivery to a receiver of AMQP 1.0.
+func render(p fsm.Payload) []byte {
+	var c From091
+	c.Read(p)
+	h := c.Header()
+	b := wire10.StartAnnotations(wire10.Append(nil, &h))
+	at := len(b)
+	b, n := c.AppendAnnotations(wire10.StartMap(b), func([]byte) bool { return false })
+	return append(c.AppendBare(wire10.EndMap(b, at, n)), p.Body()...)
+}
+
+// mustRender renders a payload and parses it.
+func mustRender(t testing.TB, p fsm.Payload) (m wire10.Message, properties wire10.Properties) {
+	t.Helper()
+	b := render(p)
+	if err := m.Parse(b); err != nil {
+		t.Fatalf("%v: % x", err, b)
+	}
+	if err := m.ReadProperties(&properties); err != nil {
+		t.Fatalf("%v: % x", err, b)
+	}
+	return m, properties
+}
+
+// data is the contents of the data sections.
+func data(m *wire10.Message) (b []byte) {
+	for d := range m.Data {
+		b = append(b, d...)
+	}
+	return b
 }

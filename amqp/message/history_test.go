@@ -64,7 +64,7 @@ func TestHistoryOfClients(t *testing.T) {
 // again returns a message of p's form with what it is rewritten as.
 func again(t *testing.T, how Properties, p fsm.Payload, r fsm.Rewrite) fsm.Payload {
 	t.Helper()
-	out, err := p.Repack("x", "k", how.Rewritten(p, r), nil)
+	out, err := p.Repack(string(p.Exchange()), "k", how.Rewritten(p, r), nil)
 	if err != nil || !bytes.Equal(out.Body(), p.Body()) {
 		t.Fatalf("%v: the body is %q", err, out.Body())
 	}

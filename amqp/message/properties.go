@@ -175,6 +175,12 @@ func describe(raw []byte) *fsm.Table {
 	return t
 }
 
+// Body returns the body of a message as a delivery of it shows it.
+func (Properties) Body(p fsm.Payload) []byte { return Body(p) }
+
+// Check reports what is wrong with a payload in the form of AMQP 1.0, which did not come by that protocol.
+func (Properties) Check(p fsm.Payload) error { return Check(p) }
+
 // Answer returns the properties of an answer of the broker itself to a request
 // with this correlation id; nil: it has none. Its body is JSON.
 func (Properties) Answer(correlationID []byte) []byte {
@@ -192,7 +198,7 @@ func (Properties) Delay(payload fsm.Payload) fsm.Millis {
 	if payload.IsBare() {
 		d = delay(annotations(Annotations(payload)), false)
 	} else if p, err := wire.ParseProperties(payload.Properties()); err == nil {
-		d = delay(headers(p.Headers), false)
+		d = delay(fields(p.Headers), false)
 	}
 	if d == nil || d.Err != nil {
 		return 0
@@ -380,7 +386,7 @@ func (how Properties) Deaths(payload fsm.Payload) []*logpb.Death {
 	if err != nil {
 		return nil
 	}
-	return history(headers(p.Headers), headerDeath)
+	return history(fields(p.Headers), headerDeath)
 }
 
 func history[S source](from S, name string) []*logpb.Death {
@@ -433,20 +439,13 @@ func readDeath(t wire.Table) *logpb.Death {
 		Reason: reasonNamed(text("reason")), Queue: text("queue"), Exchange: text("exchange"),
 		OriginalExpiration: text("original-expiration"), Count: 1,
 	}
-	if ttl, _ := t.Get("ttl"); isInteger(ttl.Tag) && ttl.Int >= 0 && d.OriginalExpiration == "" {
-		d.OriginalExpiration = strconv.FormatInt(ttl.Int, 10)
-	}
 	if d.Reason == logpb.Death_NONE || d.Queue == "" {
 		return nil
 	}
 	if v, _ := t.Get("count"); v.Int > 1 && isInteger(v.Tag) {
 		d.Count = min(uint64(v.Int), maxHistoryCount)
 	}
-	at, ok := t.Get("time")
-	if !ok {
-		at, _ = t.Get("first-time")
-	}
-	if at.Tag == wire.TagTimestamp {
+	if at, _ := t.Get("time"); at.Tag == wire.TagTimestamp {
 		d.Time = min(max(at.Int, 0), int64(fsm.MaxTime)/1000) * 1000
 	}
 	keys, _ := t.Get("routing-keys")
@@ -493,7 +492,7 @@ func (how Properties) Rewritten(payload fsm.Payload, r fsm.Rewrite) []byte {
 		return raw
 	}
 	r.Redirected = r.Redirected && how.ContinueHistory
-	e := edit(headers(p.Headers), HeaderCC, r)
+	e := edit(fields(p.Headers), HeaderCC, r)
 	if e == nil {
 		return raw
 	}

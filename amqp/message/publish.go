@@ -35,9 +35,9 @@ func ParseExpiration(text []byte) (ttl fsm.Millis, canonical bool, err error) {
 	case n < len(digits):
 		err = refuseExpiration(text, fmt.Sprintf("{leftover_string,%s}", strconv.Quote(string(digits[n:]))))
 	case negative && value > 0:
-		err = refuseExpiration(text, "{value_negative,"+decimal(digits[:n], negative)+"}")
+		err = refuseExpiration(text, "{value_negative,"+withSign(digits[:n], negative)+"}")
 	case value > maxTTL:
-		err = refuseExpiration(text, "{value_too_large,"+decimal(digits[:n], negative)+"}")
+		err = refuseExpiration(text, "{value_too_large,"+withSign(digits[:n], negative)+"}")
 	default:
 		canonical = !signed && (n == 1 || digits[0] != '0')
 		return fsm.Millis(value), canonical, nil
@@ -49,7 +49,7 @@ func refuseExpiration(text []byte, reason string) error {
 	return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid expiration '%s': %s", text, reason))
 }
 
-func decimal(digits []byte, negative bool) string {
+func withSign(digits []byte, negative bool) string {
 	s := strings.TrimLeft(string(digits), "0")
 	if negative {
 		return "-" + s
@@ -131,24 +131,24 @@ type source interface {
 	get(name string) (wire.Value, bool)
 }
 
-// headers are fields whose encoding is valid.
-type headers []byte
+// fields are encoded headers that are valid.
+type fields []byte
 
-func (h headers) get(name string) (wire.Value, bool) { return wire.LookupField(h, name) }
+func (f fields) get(name string) (wire.Value, bool) { return wire.LookupField(f, name) }
 
 // Times reads from encoded headers how long a message must wait: in its queues,
 // and at a delayed exchange; nil: not at all. The error is a precondition refusal.
-func Times(fields []byte) (*fsm.Schedule, *fsm.Delay, error) {
-	h := headers(fields)
-	s, err := schedule(h, headerTime)
+func Times(headers []byte) (*fsm.Schedule, *fsm.Delay, error) {
+	from := fields(headers)
+	s, err := schedule(from, headerTime)
 	if err != nil {
 		return nil, nil, err
 	}
-	d := delay(h, s != nil)
-	for len(fields) > 0 {
+	d := delay(from, s != nil)
+	for rest := headers; len(rest) > 0; {
 		var name []byte
-		name, fields = wire.NextField(fields)
-		delayed, err := misspelled(h, name, timeHeaders)
+		name, rest = wire.NextField(rest)
+		delayed, err := misspelled(from, name, timeHeaders)
 		if err != nil {
 			return nil, nil, err
 		}

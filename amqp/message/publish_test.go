@@ -1,13 +1,18 @@
 package message
 
 import (
+	"bytes"
 	"fmt"
+	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/quorate/quorate/amqp/v091/wire"
+	wire10 "github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // Keys that a payload has no room for are refused; those beside them are kept,
@@ -156,6 +161,102 @@ func TestParseExpiration(t *testing.T) {
 		}
 		if ttl != c.ttl || canonical != c.canonical || got != want {
 			t.Errorf("%q: %d %v %q, want %d %v %q", c.text, ttl, canonical, got, c.ttl, c.canonical, want)
+		}
+	}
+}
+
+// What is said in another way in the two protocols, and what it comes to.
+func TestTimes(t *testing.T) {
+	text, long := wire.String, wire.Int64
+	field := func(name string, v wire.Value) wire.Field { return wire.Field{Name: name, Value: v} }
+	for name, c := range map[string]struct {
+		fields   []wire.Field
+		schedule *fsm.Schedule
+		delay    *fsm.Delay
+		refused  string // of the schedule, else of the delay
+	}{
+		"nothing":          {fields: []wire.Field{field("x-other", long(5))}},
+		"delay":            {fields: []wire.Field{field(headerDelay, long(5))}, schedule: &fsm.Schedule{Delay: 5}},
+		"delay in digits":  {fields: []wire.Field{field(headerDelay, text("5"))}, schedule: &fsm.Schedule{Delay: 5}},
+		"time":             {fields: []wire.Field{field(headerTime, long(7000))}, schedule: &fsm.Schedule{Delay: -1, At: 7000}},
+		"past":             {fields: []wire.Field{field(headerTime, long(-3))}, schedule: &fsm.Schedule{Delay: -1, At: 1}},
+		"both, and a name": {fields: []wire.Field{field(headerDelay, long(5)), field(headerTime, long(9)), field(headerID, text("id")), field(headerConflict, text("ignore"))}, schedule: &fsm.Schedule{Delay: 5, At: 9, ID: "id", Conflict: logpb.Enqueue_IGNORE}},
+		"x-delay":          {fields: []wire.Field{field(headerXDelay, long(5)), field(headerID, text("id")), field(headerConflict, text("reject"))}, delay: &fsm.Delay{For: 5, ID: "id", Conflict: logpb.Enqueue_REJECT}},
+		"x-delay negative": {fields: []wire.Field{field(headerXDelay, long(-5))}},
+		"no number":        {fields: []wire.Field{field(headerDelay, text("x"))}, refused: "invalid x-opt-delivery-delay 'x': no_integer"},
+		"negative":         {fields: []wire.Field{field(headerDelay, long(-1))}, refused: "invalid x-opt-delivery-delay '-1': must be between 0 and 315360000000"},
+		"a table":          {fields: []wire.Field{field(headerTime, wire.Nested(nil))}, refused: `invalid message: {unacceptable_type_in_header,"x-opt-delivery-time",table}`},
+		"null":             {fields: []wire.Field{field(headerTime, wire.Value{Tag: wire.TagVoid})}, refused: `invalid message: {unacceptable_type_in_header,"x-opt-delivery-time",void}`},
+		"strange conflict": {fields: []wire.Field{field(headerDelay, long(1)), field(headerConflict, text("win"))}, refused: "invalid x-schedule-conflict 'win': must be replace, reject or ignore"},
+		"x-delay a list":   {fields: []wire.Field{field(headerXDelay, wire.Array())}, delay: &fsm.Delay{}, refused: `invalid message: {unacceptable_type_in_header,"x-delay",array}`},
+		"both ways":        {fields: []wire.Field{field(headerXDelay, long(1)), field(headerDelay, long(1))}, schedule: &fsm.Schedule{Delay: 1}, delay: &fsm.Delay{For: 1}, refused: "invalid x-delay: cannot be combined with x-opt-delivery-delay or x-opt-delivery-time"},
+	} {
+		for protocol, p := range forms(t, c.fields...) {
+			s, d, err := timesOf(t, p)
+			if d != nil && d.Err != nil {
+				d, err = &fsm.Delay{For: d.For, ID: d.ID, Conflict: d.Conflict}, d.Err
+			}
+			if (err != nil) != (c.refused != "") || err != nil && err.Error() != c.refused {
+				t.Errorf("%s: %s: %v", protocol, name, err)
+			}
+			if !reflect.DeepEqual(s, c.schedule) || !reflect.DeepEqual(d, c.delay) {
+				t.Errorf("%s: %s: %+v, %+v", protocol, name, s, d)
+			}
+		}
+	}
+}
+
+// Times of AMQP 1.0 that headers cannot have, and what is left of the annotations: what would make a dead letter wait
+// again goes, byte for byte the rest stays.
+func TestAnnotatedTimes(t *testing.T) {
+	at, other := wire10.AppendTimestamp(nil, 7001), wire10.AppendUbyte(nil, 5)
+	encode := func(pairs ...any) wire10.MapBytes {
+		b := wire10.StartMap(nil)
+		for i := 0; i < len(pairs); i += 2 {
+			b = append(wire10.AppendSymbol(b, pairs[i].(string)), pairs[i+1].([]byte)...)
+		}
+		return wire10.EndMap(b, 0, len(pairs)/2)
+	}
+	for name, c := range map[string]struct {
+		given, kept wire10.MapBytes
+		at          fsm.Time
+		delay       fsm.Millis
+		refused     string
+	}{
+		"none":                 {nil, nil, 0, 0, ""},
+		"others":               {encode("x-a", other), encode("x-a", other), 0, 0, ""},
+		"timestamp":            {encode("x-a", other, headerTime, at, "x-b", at), encode("x-a", other, "x-b", at), 7001, -1, ""},
+		"of Service Bus":       {encode(annotationTime, at), nil, 7001, -1, ""},
+		"both":                 {encode(annotationTime, wire10.AppendLong(nil, 1), headerTime, at), nil, 7001, -1, ""},
+		"ubyte":                {encode(headerDelay, other, "x-schedule-id", wire10.AppendSymbol(nil, "s")), encode("x-schedule-id", wire10.AppendSymbol(nil, "s")), 0, 5, ""},
+		"ulong":                {encode(headerTime, wire10.AppendUlong(nil, math.MaxUint64)), nil, math.MaxInt64, -1, ""},
+		"Service Bus in words": {encode(annotationTime, wire10.AppendString(nil, "now")), encode(annotationTime, wire10.AppendString(nil, "now")), 0, 0, "invalid x-opt-scheduled-enqueue-time 'now': no_integer"},
+		"decimal":              {encode(headerDelay, []byte("\x74\x00\x00\x00\x00")), encode(headerDelay, []byte("\x74\x00\x00\x00\x00")), 0, 0, `invalid message: {unacceptable_type_in_header,"x-opt-delivery-delay",void}`},
+		"misspelled":           {encode("x-opt-scheduled-enqueu-time", at), encode("x-opt-scheduled-enqueu-time", at), 0, 0, "invalid x-opt-scheduled-enqueu-time: unknown header; did you mean x-opt-scheduled-enqueue-time?"},
+	} {
+		s, d, kept, err := AnnotatedTimes(c.given)
+		if d != nil || (err != nil) != (c.refused != "") || err != nil && err.Error() != c.refused {
+			t.Errorf("%s: %+v, %v", name, d, err)
+		}
+		if (s != nil) != (c.at != 0 || c.delay != 0) || s != nil && (s.At != c.at || s.Delay != c.delay) {
+			t.Errorf("%s: %+v", name, s)
+		}
+		if !bytes.Equal(kept, c.kept) {
+			t.Errorf("%s: %q is kept, not %q", name, kept, c.kept)
+		}
+	}
+}
+
+// A message that need not wait costs no allocation to find that out.
+func TestTimesDoNotAllocate(t *testing.T) {
+	headers := []wire.Field{{Name: "x-request-id", Value: wire.String("1234")}, {Name: "x-opt-partition-key", Value: wire.Int64(1)}, {Name: "x-b", Value: wire.Array()}}
+	for protocol, p := range forms(t, headers...) {
+		if n := testing.AllocsPerRun(100, func() {
+			if s, d, err := timesOf(t, p); s != nil || d != nil || err != nil {
+				t.Fatal(s, d, err)
+			}
+		}); n > 0 {
+			t.Errorf("%s: %.0f allocations", protocol, n)
 		}
 	}
 }

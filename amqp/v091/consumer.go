@@ -407,7 +407,7 @@ func (ch *channel) get(ctx context.Context, m *wire.BasicGet) error {
 	case err != nil:
 		return err
 	case ok:
-		if size := renderedSize(&message); !fitsFrame(size, ch.conn.frameMax) {
+		if size := len(new(rendering).properties(&message, ch.conn.frameMax)); !fitsFrame(size, ch.conn.frameMax) {
 			ch.gate.Lock()
 			defer ch.gate.Unlock()
 			ch.settler.later(message.Consumer, []uint64{message.ID}, fsm.RequeueFailed)

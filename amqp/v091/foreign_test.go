@@ -85,3 +85,18 @@ func TestForeignLargeProperties(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestForeignBody: people see the body that a delivery has, whatever protocol a message came by.
+func TestForeignBody(t *testing.T) {
+	bare, err := fsm.AppendBareHead(nil, "", "q", fsm.BareHeader{Priority: -1, TTL: -1}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []fsm.Payload{
+		append(bare, "\x00\x53\x75\xa0\x02bo\x00\x53\x75\xa0\x02dy"...), append(fsm.AppendPayloadHead(nil, "", "q", nil), "body"...),
+	} {
+		if got := (Properties{}).Body(p); string(got) != "body" {
+			t.Errorf("%q is shown", got)
+		}
+	}
+}

@@ -2,7 +2,6 @@ package v091
 
 import (
 	"github.com/quorate/quorate/amqp"
-	messages "github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -16,10 +15,9 @@ type writer struct {
 	*amqp.Writer
 	frameMax uint32
 
-	unacked    []unackedWrite
-	ids        []uint64
-	properties []byte
-	ofMessage  *fsm.Message // that properties are of
+	unacked  []unackedWrite
+	ids      []uint64
+	rendered rendering
 }
 
 // unackedWrite is a delivery to a consumer that does not acknowledge.
@@ -50,11 +48,11 @@ func (w *writer) Heartbeat(dst []byte) []byte { return wire.AppendHeartbeat(dst)
 // item adds one item.
 func (w *writer) item(it *amqp.Item) error {
 	p := it.Message.Payload
-	w.ofMessage = nil
+	w.rendered.of = nil
 	switch it.Kind {
 	case outDeliver:
 		to := it.Owner.(*consumer)
-		if !fitsFrame(len(w.rendered(&it.Message)), w.frameMax) {
+		if !fitsFrame(len(w.rendered.properties(&it.Message, w.frameMax)), w.frameMax) {
 			w.unfit(it, to)
 			break
 		}
@@ -96,26 +94,18 @@ func (w *writer) unfit(it *amqp.Item, to *consumer) {
 	if !ch.busy {
 		ch.settler.flush()
 	}
-	ch.raise(errUnfit(wire.IDBasicDeliver, len(w.rendered(&it.Message)), w.frameMax), 0)
+	ch.raise(errUnfit(wire.IDBasicDeliver, len(w.rendered.properties(&it.Message, w.frameMax)), w.frameMax), 0)
 	ch.proceed()
-}
-
-// rendered returns the properties with which a message goes out, until the next one is rendered.
-func (w *writer) rendered(m *fsm.Message) []byte {
-	raw := m.Payload.Properties()
-	if !messages.ChangesProperties(m) {
-		return raw
-	}
-	if w.ofMessage != m {
-		w.properties, w.ofMessage = messages.RenderProperties(w.properties[:0], raw, m), m
-	}
-	return w.properties
 }
 
 // content adds header and body of a message.
 func (w *writer) content(it *amqp.Item) error {
 	p := it.Message.Payload
-	properties, body := w.rendered(&it.Message), p.Body()
+	properties := w.rendered.properties(&it.Message, w.frameMax)
+	if p.IsBare() {
+		return w.converted(it, properties)
+	}
+	body := p.Body()
 	w.Grow(wire.AppendHeader(w.Buf, it.Channel, wire.ClassBasic, uint64(len(body)), properties))
 	if len(body) < directBody {
 		w.Grow(wire.AppendBody(w.Buf, it.Channel, body, w.frameMax))
@@ -211,12 +201,3 @@ const headOfHeader = 12 + wire.FrameOverhead
 
 // fitsFrame reports whether properties of some size fit into a header frame.
 func fitsFrame(size int, frameMax uint32) bool { return size+headOfHeader <= int(frameMax) }
-
-// renderedSize is the size of the property list with which a message goes out.
-func renderedSize(m *fsm.Message) int {
-	raw := m.Payload.Properties()
-	if messages.ChangesProperties(m) {
-		raw = messages.RenderProperties(nil, raw, m)
-	}
-	return len(raw)
-}

@@ -83,9 +83,12 @@ func (a *assembly) admit(t *wire.Transfer) *wire.Error {
 	return nil
 }
 
+// keep adds a part, of which no more than limit come.
 func (a *assembly) keep(payload []byte) {
-	if a.body == nil {
-		a.body = make([]byte, 0, max(firstPart, 2*len(payload)))
+	if n := len(a.body) + len(payload); n > cap(a.body) {
+		grown := make([]byte, len(a.body), max(min(2*n, a.limit), min(firstPart, a.limit), n))
+		copy(grown, a.body)
+		a.body = grown
 	}
 	a.body = append(a.body, payload...)
 }

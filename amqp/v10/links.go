@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 
 	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -16,6 +16,7 @@ type link struct {
 	handle  uint32
 	name    string
 	address wire.Optional[string] // of the server's end, as the client gave it
+	held    int64                 // what the session's memory counts for it
 	// ended: the server has detached it. What still comes for it is ignored until the client's detach.
 	ended bool
 	in    *incomingLink // nil: it is another one, or ended
@@ -46,6 +47,10 @@ func (s *session) attach(a *wire.Attach) (next func(), err *wire.Error) {
 	}
 	l := &link{handle: a.Handle, name: a.Name, address: addressOf(a)}
 	s.links[a.Handle] = l
+	if e := s.hold(l, a); e != nil {
+		s.refuseLink(l, a, e)
+		return nil, nil
+	}
 	if e := refuseAttach(a); e != nil {
 		s.refuseLink(l, a, e)
 		return nil, nil
@@ -56,11 +61,29 @@ func (s *session) attach(a *wire.Attach) (next func(), err *wire.Error) {
 	return s.attachIncoming(l, a), nil
 }
 
+// linkBytes is about what a link costs, with names of the longest kind.
+const linkBytes = 1 << 10
+
+// hold counts the memory of a link. An error refuses it.
+func (s *session) hold(l *link, a *wire.Attach) *wire.Error {
+	n := int64(linkBytes)
+	if a.Source != nil {
+		n += int64(len(a.Source.Filter))
+	}
+	if over := s.memory.Take(n); over != nil {
+		return wire.Errorf(wire.ConditionResourceLimit, "%s", amqp.AboutHeld(over))
+	}
+	l.held = n
+	return nil
+}
+
 // refuseAttach returns why a link of no kind is to be had.
 func refuseAttach(a *wire.Attach) *wire.Error {
 	_, coordinates := a.Target.(*wire.Coordinator)
 	unsettled := a.Unsettled.Walk()
 	switch {
+	case len(a.Name) > maxName:
+		return wire.Errorf(wire.ConditionInvalidField, "the name of the link is longer than %d bytes", maxName)
 	case !a.Role && coordinates:
 		return wire.Errorf(wire.ConditionNotImplemented, "Transactions not supported")
 	case unsettled.Next(), a.IncompleteUnsettled:
@@ -170,9 +193,10 @@ func (s *session) detach(l *link, e *wire.Error) {
 	if l.ended {
 		return
 	}
-	s.conn.Log.Info("link error", slog.Int("channel", int(s.channel)), slog.String("link", l.name), slog.Any("error", e))
+	s.conn.Log.Info("link error", slog.Int("channel", int(s.channel)), slog.String("link", fsm.Short(l.name)), slog.Any("error", e))
 	s.drop(l)
-	l.ended = true
+	// A client may refuse itself many links with names of any length.
+	l.ended, l.name, l.address = true, "", wire.Optional[string]{}
 	if l.out != nil {
 		s.broker.Drop(l.out.consumer)
 		s.giveBack(l.out)
@@ -201,6 +225,7 @@ func (s *session) detached(d *wire.Detach) (next func()) {
 		s.conn.Log.Info("link ended by the client", slog.Int("channel", int(s.channel)), slog.String("link", l.name), slog.Any("error", d.Error))
 	}
 	delete(s.links, d.Handle)
+	s.memory.Add(-l.held)
 	answer := &wire.Detach{Handle: d.Handle, Closed: d.Closed}
 	switch {
 	case l.ended:
@@ -270,19 +295,9 @@ func (s *session) receive(t *wire.Transfer, payload []byte) (next func(), err *w
 
 // copies returns the routing keys of the annotation x-cc.
 func copies(annotations wire.MapBytes) (keys []string, err *wire.Error) {
-	v, ok := annotations.Get("x-cc")
+	keys, ok := message.AnnotatedCopies(annotations)
 	if !ok {
-		return nil, nil
-	}
-	for w := v.Walk(); v.Type == wire.List && w.Next(); {
-		if w.Value.Type != wire.String || len(w.Value.Bytes()) > maxName {
-			v.Type = wire.Null
-			break
-		}
-		keys = append(keys, string(w.Value.Bytes()))
-	}
-	if v.Type != wire.List {
 		return nil, wire.Errorf(wire.ConditionInvalidField, "x-cc is not a list of strings")
 	}
-	return slices.Compact(keys), nil
+	return keys, nil
 }

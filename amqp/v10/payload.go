@@ -1,14 +1,18 @@
 package v10
 
 import (
+	"cmp"
+	"strconv"
+
+	"github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// store returns a message as a queue keeps it: what its sections say, byte for byte. It is the one allocation
-// that a message costs.
-func store(to address, m *wire.Message) (fsm.Payload, *wire.Error) {
+// store returns a message as a queue keeps it: with these annotations, and else with what its sections say, byte for
+// byte. It is the one allocation that a message costs.
+func store(to address, m *wire.Message, annotations wire.MapBytes) (fsm.Payload, *wire.Error) {
 	h := fsm.BareHeader{Durable: m.Header.Durable, Priority: -1, TTL: -1}
 	if m.Header.Priority.Present {
 		h.Priority = int(m.Header.Priority.Value)
@@ -16,34 +20,59 @@ func store(to address, m *wire.Message) (fsm.Payload, *wire.Error) {
 	if m.Header.TTL.Present {
 		h.TTL = fsm.Millis(m.Header.TTL.Value)
 	}
-	p := make([]byte, 0, fsm.BareSize(len(to.exchange), len(to.key), len(m.Annotations), len(m.Bare)))
-	p, err := fsm.AppendBareHead(p, to.exchange, to.key, h, m.Annotations, nil)
+	p := make([]byte, 0, fsm.BareSize(len(to.exchange), len(to.key), len(annotations), len(m.Bare)))
+	p, err := fsm.AppendBareHead(p, to.exchange, to.key, h, annotations, nil)
 	if err != nil {
 		return nil, wire.Errorf(wire.ConditionInvalidField, "%s", err)
 	}
 	return append(p, m.Bare...), nil
 }
 
-// bareOf is what a delivery ends with, which is written from where it is. A message of another protocol has its body in
-// one data section.
+// bareOf is what a delivery ends with, which is written from where it is.
 func bareOf(m *fsm.Message) []byte { return m.Payload.Body() }
 
-// appendHead appends what a delivery begins with.
+// appendHead appends what a delivery begins with. It depends on nothing but the message: its length is asked for before
+// the frames are made.
 func appendHead(dst []byte, m *fsm.Message) []byte {
-	h := wire.Header{FirstAcquirer: m.Acquired == 0 && len(m.Deaths) == 0, DeliveryCount: m.Failed}
 	if !m.Payload.IsBare() {
-		dst = appendAnnotations(wire.Append(dst, &h), m, nil)
-		return wire.StartData(dst, len(m.Payload.Body()))
+		return appendConverted(dst, m)
 	}
 	stored := m.Payload.BareHeader()
-	h.Durable = stored.Durable
+	h := wire.Header{Durable: stored.Durable}
 	if stored.Priority >= 0 {
 		h.Priority = wire.Some(byte(stored.Priority))
 	}
-	if stored.TTL >= 0 && len(m.Deaths) == 0 { // a dead letter does not die again by its own time
+	if stored.TTL >= 0 {
 		h.TTL = wire.Some(uint32(stored.TTL))
 	}
-	return appendAnnotations(wire.Append(dst, &h), m, m.Payload.Annotations())
+	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m)
+	for w := message.Annotations(m.Payload).Walk(); w.NextPair(); {
+		if w.Key.Type == wire.Symbol && !isOurs(m, w.Key.Bytes()) {
+			dst = append(dst, w.Pair...)
+			pairs++
+		}
+	}
+	return wire.EndMap(dst, at, pairs)
+}
+
+// appendConverted is appendHead for a message of another protocol.
+func appendConverted(dst []byte, m *fsm.Message) []byte {
+	var from message.From091
+	from.Read(m.Payload)
+	h := from.Header()
+	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m)
+	dst, n := from.AppendAnnotations(dst, func(name []byte) bool { return isOurs(m, name) })
+	return from.AppendBare(wire.EndMap(dst, at, pairs+n))
+}
+
+// appendHeader appends the header, which has what the message says of itself. A dead letter does not die again by its own
+// time.
+func appendHeader(dst []byte, m *fsm.Message, h *wire.Header) []byte {
+	h.FirstAcquirer, h.DeliveryCount = m.Acquired == 0 && len(m.Deaths) == 0, m.Failed
+	if len(m.Deaths) > 0 {
+		h.TTL = wire.Optional[uint32]{}
+	}
+	return wire.Append(dst, h)
 }
 
 // renderedSize is the length of a message as it is delivered.
@@ -52,39 +81,42 @@ func (c *counts) renderedSize(m *fsm.Message) int {
 	return len(c.head) + len(bareOf(m))
 }
 
-// appendAnnotations appends the annotations of a delivery: the server's, and those of the message that have other
-// names.
-func appendAnnotations(dst []byte, m *fsm.Message, stored wire.MapBytes) []byte {
+// startAnnotations begins the map of the annotations of a delivery with those of the server: pairs of them. Those of the message
+// that have other names follow. The map starts at position at.
+func startAnnotations(dst []byte, m *fsm.Message) (out []byte, at, pairs int) {
 	dst = wire.StartAnnotations(dst)
-	at := len(dst)
+	at = len(dst)
 	dst = wire.StartMap(dst)
-	dst = wire.AppendString(wire.AppendSymbol(dst, "x-exchange"), m.Payload.Exchange())
-	dst = wire.AppendString(wire.AppendSymbol(dst, "x-routing-key"), m.Payload.RoutingKey())
-	pairs := 2
+	dst = message.AppendText(wire.AppendSymbol(dst, "x-exchange"), m.Payload.Exchange())
+	dst = message.AppendText(wire.AppendSymbol(dst, "x-routing-key"), m.Payload.RoutingKey())
+	pairs = 2
 	if len(m.Deaths) > 0 {
 		dst = appendDeaths(dst, m.Deaths)
 		pairs += deathPairs
 	}
-	for w := stored.Walk(); w.NextPair(); {
-		if !isOurs(w.Key.Bytes(), len(m.Deaths) > 0) {
-			dst = append(dst, w.Pair...)
-			pairs++
-		}
+	if m.ScheduledFor != 0 {
+		dst = wire.AppendLong(wire.AppendSymbol(dst, scheduledFor), int64(m.ScheduledFor))
+		pairs++
 	}
-	return wire.EndMap(dst, at, pairs)
+	return dst, at, pairs
 }
 
-// isOurs reports whether the server sets the annotation with this name.
-func isOurs(name []byte, died bool) bool {
+// isOurs reports whether startAnnotations has set an annotation with this name.
+func isOurs(m *fsm.Message, name []byte) bool {
 	switch string(name) {
 	case "x-exchange", "x-routing-key":
 		return true
 	case "x-opt-deaths", "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange",
 		"x-last-death-queue", "x-last-death-reason", "x-last-death-exchange":
-		return died
+		return len(m.Deaths) > 0
+	case scheduledFor:
+		return m.ScheduledFor != 0
 	}
 	return false
 }
+
+// scheduledFor is the annotation with the time at which a message was to be ready.
+const scheduledFor = "x-scheduled-for"
 
 // deathPairs is how many annotations appendDeaths appends.
 const deathPairs = 7
@@ -106,7 +138,7 @@ func appendDeaths(dst []byte, deaths []*logpb.Death) []byte {
 		{"x-first-death-queue", first.Queue}, {"x-first-death-reason", fsm.ReasonName(first.Reason)}, {"x-first-death-exchange", first.Exchange},
 		{"x-last-death-queue", last.Queue}, {"x-last-death-reason", fsm.ReasonName(last.Reason)}, {"x-last-death-exchange", last.LastExchange},
 	} {
-		dst = wire.AppendString(wire.AppendSymbol(dst, s.name), s.value)
+		dst = message.AppendName(wire.AppendSymbol(dst, s.name), s.value)
 	}
 	return dst
 }
@@ -115,11 +147,17 @@ func appendDeaths(dst []byte, deaths []*logpb.Death) []byte {
 func appendDeath(dst []byte, d *logpb.Death) []byte {
 	at := len(dst)
 	dst = wire.StartMapElement(dst)
-	dst = wire.AppendString(wire.AppendSymbol(dst, "queue"), d.Queue)
+	dst = message.AppendName(wire.AppendSymbol(dst, "queue"), d.Queue)
 	dst = wire.AppendSymbol(wire.AppendSymbol(dst, "reason"), fsm.ReasonName(d.Reason))
 	dst = wire.AppendUlong(wire.AppendSymbol(dst, "count"), d.Count)
 	dst = wire.AppendTimestamp(wire.AppendSymbol(dst, "first-time"), d.Time)
-	dst = wire.AppendString(wire.AppendSymbol(dst, "exchange"), d.Exchange)
-	dst = wire.AppendStrings(wire.AppendSymbol(dst, "routing-keys"), d.RoutingKeys)
-	return wire.EndMapElement(dst, at, 6)
+	dst = wire.AppendTimestamp(wire.AppendSymbol(dst, "last-time"), cmp.Or(d.LastTime, d.Time))
+	dst = message.AppendName(wire.AppendSymbol(dst, "exchange"), d.Exchange)
+	dst = message.AppendNames(wire.AppendSymbol(dst, "routing-keys"), d.RoutingKeys)
+	pairs := 7
+	if ttl, err := strconv.ParseUint(d.OriginalExpiration, 10, 32); err == nil {
+		dst = wire.AppendUint(wire.AppendSymbol(dst, "ttl"), uint32(ttl))
+		pairs++
+	}
+	return wire.EndMapElement(dst, at, pairs)
 }

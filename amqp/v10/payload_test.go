@@ -20,7 +20,7 @@ func mustStore(t testing.TB, to address, encoded []byte) fsm.Payload {
 	if err := m.Parse(encoded); err != nil {
 		t.Fatal(err)
 	}
-	p, err := store(to, m)
+	p, err := store(to, m, m.Annotations)
 	if err != nil || !p.Valid() {
 		t.Fatalf("%v, % x", err, p)
 	}
@@ -104,7 +104,7 @@ func TestBareMessageComesBack(t *testing.T) {
 func TestDeathsAreAnnotations(t *testing.T) {
 	in := append(wire.Append(nil, &wire.Header{TTL: wire.Some[uint32](5)}), wire.AppendData(nil, []byte("x"))...)
 	m := &fsm.Message{Payload: mustStore(t, address{"dlx", "k"}, in), Deaths: []*logpb.Death{
-		{Reason: logpb.Death_REJECTED, Queue: "q2", Count: 1, Time: 2000, Exchange: "e2", RoutingKeys: []string{"a", "b"}, LastExchange: "e2"},
+		{Reason: logpb.Death_REJECTED, Queue: "q2", Count: 1, Time: 2000, LastTime: 3000, Exchange: "e2", RoutingKeys: []string{"a", "b"}, LastExchange: "e2"},
 		{Reason: logpb.Death_EXPIRED, Queue: "q1", Count: 3, Time: 1000, Exchange: "", RoutingKeys: []string{"q1"}, First: true},
 	}}
 	out := mustDeliver(t, m)
@@ -129,8 +129,31 @@ func TestDeathsAreAnnotations(t *testing.T) {
 	for e := w.Value.Walk(); e.NextPair(); {
 		got[string(e.Key.Bytes())] = e.Value
 	}
-	if string(got["queue"].Bytes()) != "q2" || got["reason"].Type != wire.Symbol || got["count"].Unsigned() != 1 || got["first-time"].Signed() != 2000 || got["routing-keys"].Len() != 2 {
+	if string(got["queue"].Bytes()) != "q2" || got["reason"].Type != wire.Symbol || got["count"].Unsigned() != 1 || got["first-time"].Signed() != 2000 || got["last-time"].Signed() != 3000 || got["routing-keys"].Len() != 2 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A message that has waited says when it was to be ready; one that has not, what its publisher has said.
+func TestScheduledTimeIsAnAnnotation(t *testing.T) {
+	in := wire.StartAnnotations(nil)
+	at := len(in)
+	in = wire.AppendLong(wire.AppendSymbol(wire.StartMap(in), "x-scheduled-for"), 1)
+	in = wire.AppendData(wire.EndMap(in, at, 1), nil)
+	for due, want := range map[fsm.Time]int64{0: 1, 7000: 7000} {
+		out := mustDeliver(t, &fsm.Message{Payload: mustStore(t, address{"e", "k"}, in), ScheduledFor: due})
+		times := 0
+		for w := out.Annotations.Walk(); w.NextPair(); {
+			if string(w.Key.Bytes()) == "x-scheduled-for" {
+				times++
+				if w.Value.Type != wire.Long || w.Value.Signed() != want {
+					t.Errorf("%+v, not %d", w.Value, want)
+				}
+			}
+		}
+		if times != 1 {
+			t.Errorf("it is there %d times", times)
+		}
 	}
 }
 
@@ -155,7 +178,7 @@ func TestMessagesCostOneAllocation(t *testing.T) {
 		if err := m.Parse(in); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := store(address{"e", "k"}, m); err != nil {
+		if _, err := store(address{"e", "k"}, m, m.Annotations); err != nil {
 			t.Fatal(err)
 		}
 	}); n > 1 {
@@ -165,52 +188,5 @@ func TestMessagesCostOneAllocation(t *testing.T) {
 	dst := make([]byte, 0, 4096)
 	if n := testing.AllocsPerRun(100, func() { appendHead(dst, out) }); n > 0 {
 		t.Errorf("%v allocations for a delivery", n)
-	}
-}
-
-func TestHeadersForExchanges(t *testing.T) {
-	b := wire.StartApplicationProperties(nil)
-	at := len(b)
-	b = wire.StartMap(b)
-	pairs := 0
-	add := func(name string, value []byte) {
-		b = append(wire.AppendString(b, name), value...)
-		pairs++
-	}
-	add("string", wire.AppendString(nil, "s"))
-	add("symbol", wire.AppendSymbol(nil, "s"))
-	add("binary", wire.AppendBinary(nil, "s"))
-	add("ubyte", wire.AppendUbyte(nil, 200))
-	add("int", wire.AppendInt(nil, -5))
-	add("ulong", wire.AppendUlong(nil, 7))
-	add("bool", wire.AppendBool(nil, true))
-	add("null", wire.AppendNull(nil))
-	add("time", wire.AppendTimestamp(nil, 5999))
-	add("uuid", []byte("\x98\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"))
-	add("char", []byte("\x73\x00\x00\x00\xfc"))
-	add("decimal", []byte("\x74\x00\x00\x00\x00")) // has no counterpart
-	b = wire.EndMap(b, at, pairs)
-	m := new(wire.Message)
-	if err := m.Parse(wire.AppendData(b, nil)); err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]*logpb.Value{}
-	for _, f := range headersOf(m).Fields {
-		got[f.Name] = f.Value
-	}
-	for name, want := range map[string]struct {
-		tag  byte
-		n    int64
-		text string
-	}{
-		"string": {'S', 0, "s"}, "symbol": {'S', 0, "s"}, "binary": {'S', 0, "s"}, "ubyte": {'B', 200, ""}, "int": {'I', -5, ""}, "ulong": {'l', 7, ""},
-		"bool": {'t', 1, ""}, "null": {'V', 0, ""}, "time": {'T', 5, ""}, "uuid": {'S', 0, "urn:uuid:00010203-0405-0607-0809-0a0b0c0d0e0f"}, "char": {'S', 0, "ü"},
-	} {
-		if v := got[name]; v == nil || v.Tag != uint32(want.tag) || v.Int != want.n || string(v.Str) != want.text {
-			t.Errorf("%s is %v, want %+v", name, v, want)
-		}
-	}
-	if len(got) != 11 {
-		t.Errorf("%d headers", len(got))
 	}
 }

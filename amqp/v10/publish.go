@@ -2,11 +2,10 @@ package v10
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
-	"strconv"
 	"time"
 
+	"github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -52,7 +51,7 @@ func (p *publisher) publish(l *link, encoded []byte) (next func(), err *wire.Err
 	out := &p.publishing
 	*out = fsm.Publish{
 		Exchange: to.exchange, RoutingKey: to.key, TTL: -1, Priority: -1, Confirm: !l.in.assembly.settled,
-		MessageID: fsm.Label(idText(p.properties.MessageID)), CorrelationID: fsm.Label(idText(p.properties.CorrelationID)),
+		MessageID: fsm.Label(message.IDText(p.properties.MessageID)), CorrelationID: fsm.Label(message.IDText(p.properties.CorrelationID)),
 		Headers: out.Headers, Property: p.ofMessage,
 	}
 	if m.Header.TTL.Present {
@@ -72,8 +71,12 @@ func (p *publisher) publish(l *link, encoded []byte) (next func(), err *wire.Err
 			p.rejectOnly(l, err)
 			return nil, nil
 		}
-	} else if out.Payload, err = store(to, m); err != nil {
-		return nil, err
+	} else {
+		var kept wire.MapBytes
+		out.Schedule, out.Delay, kept, out.HeadersError = message.AnnotatedTimes(m.Annotations)
+		if out.Payload, err = store(to, m, kept); err != nil {
+			return nil, err
+		}
 	}
 	size := len(out.Payload)
 	s.conn.Flow.Add(1, int64(size))
@@ -106,8 +109,8 @@ func (p *publisher) routeLater(l *link, out *fsm.Publish) func() {
 	// Its headers are asked for once more, when the scratch has another message.
 	m := p.message
 	m.Annotations, m.ApplicationProperties = cloneMap(m.Annotations), cloneMap(m.ApplicationProperties)
-	later.Headers = func() *fsm.Table { return headersOf(&m) }
-	later.Property = func(string) []byte { return nil }
+	later.Headers = func() *fsm.Table { return message.HeadersOf(&m) }
+	later.Property = func(name string) []byte { return message.Properties{}.Property(later.Payload, name) }
 	return func() {
 		for err := errors.New("not yet"); err != nil; {
 			if s.conn.Context().Err() != nil {
@@ -212,52 +215,8 @@ func (p *publisher) resolve(first, last uint64, state wire.Outcome, why *wire.Er
 }
 
 // headers and property give the broker what it wants to know of the message that is being published.
-func (p *publisher) headers() *fsm.Table { return headersOf(&p.message) }
+func (p *publisher) headers() *fsm.Table { return message.HeadersOf(&p.message) }
 
 func (p *publisher) property(name string) []byte {
-	switch x := &p.properties; name {
-	case "message_id":
-		return idText(x.MessageID)
-	case "correlation_id":
-		return idText(x.CorrelationID)
-	case "reply_to":
-		return x.ReplyTo
-	case "app_id":
-		return x.GroupID
-	case "timestamp":
-		if x.CreationTime.Present {
-			return strconv.AppendInt(nil, x.CreationTime.Value/1000, 10)
-		}
-	case "priority":
-		if h := &p.message.Header; h.Priority.Present {
-			return strconv.AppendUint(nil, uint64(h.Priority.Value), 10)
-		}
-	}
-	return nil
-}
-
-// idText returns a message's id as text.
-func idText(id wire.RawValue) []byte {
-	switch v := id.Value(); v.Type {
-	case wire.String, wire.Binary:
-		return v.Bytes()
-	case wire.Ulong:
-		return strconv.AppendUint(nil, v.Unsigned(), 10)
-	case wire.UUID:
-		return appendUUID(nil, v.Bytes())
-	}
-	return nil
-}
-
-// appendUUID appends a UUID as a name.
-func appendUUID(dst, id []byte) []byte {
-	dst = append(dst, "urn:uuid:"...)
-	for i, n := range [...]int{4, 2, 2, 2, 6} {
-		if i > 0 {
-			dst = append(dst, '-')
-		}
-		dst = hex.AppendEncode(dst, id[:n])
-		id = id[n:]
-	}
-	return dst
+	return message.PropertyOf(&p.message, &p.properties, name)
 }

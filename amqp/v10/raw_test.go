@@ -495,12 +495,13 @@ func TestRefusedLinks(t *testing.T) {
 		{"bad source", aReceiver("/exchanges/amq.direct"), wire.ConditionInvalidField, "/exchanges/amq.direct"},
 		{"null source", receiver(func(a *wire.Attach) { a.Source = nil }), wire.ConditionInvalidField, "source is null"},
 		{"outcomes", receiver(func(a *wire.Attach) { a.Source.Outcomes = []string{"amqp:accepted:list", "x"} }), wire.ConditionNotImplemented, "Outcomes not supported"},
+		{"long name", sender(func(a *wire.Attach) { a.Name = strings.Repeat("n", 256) }), wire.ConditionInvalidField, "the name of the link is longer than 255 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := s.mustOpen()
 			r.send(channel, c.attach)
 			a := expect[*wire.Attach](r)
-			if a.Name != "l" || a.Role == c.attach.Role || a.Role && a.Target != nil || !a.Role && a.Source != nil {
+			if a.Name != c.attach.Name || a.Role == c.attach.Role || a.Role && a.Target != nil || !a.Role && a.Source != nil {
 				t.Errorf("%+v", a)
 			}
 			d := expect[*wire.Detach](r)

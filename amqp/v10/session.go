@@ -362,6 +362,7 @@ func (s *session) pushLast(last *wire.End) {
 func (s *session) dropLinks() {
 	for _, l := range s.links {
 		s.drop(l)
+		s.memory.Add(-l.held)
 	}
 	clear(s.links)
 }

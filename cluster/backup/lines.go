@@ -147,11 +147,6 @@ func (k *Keeper) bring(ctx context.Context, r *lines.Reader, to *queues.Restorer
 // begins.
 func (k *Keeper) publishOf(p fsm.Payload) *logpb.Enqueue {
 	e := &logpb.Enqueue{Size: uint32(len(p)), Head: uint32(p.HeadSize()), Routed: len(p.Exchange()) > 0}
-	if p.IsBare() {
-		h := p.BareHeader()
-		e.HasExpiration, e.TtlPlusOne, e.PriorityPlusOne = h.TTL >= 0, uint64(h.TTL+1), uint32(h.Priority+1)
-		return e
-	}
 	if ttl, err := strconv.ParseUint(k.Properties.Expiration(p), 10, 63); err == nil {
 		e.HasExpiration, e.TtlPlusOne = true, ttl+1
 	}

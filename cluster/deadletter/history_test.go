@@ -24,6 +24,9 @@ func (b broughtAlong) Deaths(fsm.Payload) []*logpb.Death { return b.deaths }
 func historyText(deaths []*logpb.Death) (s string) {
 	for _, d := range deaths {
 		s += fmt.Sprintf("%s %v %d at %d by %s", d.Queue, d.Reason, d.Count, d.Time, d.Exchange)
+		if d.LastTime != 0 {
+			s += fmt.Sprintf(" last at %d", d.LastTime)
+		}
 		if d.First {
 			s += " first"
 		}
@@ -48,7 +51,7 @@ func TestHistoryContinues(t *testing.T) {
 		"other pair": {[]*logpb.Death{expired("q", 1, 9, true)}, []*logpb.Death{expired("p", 3, 5, true)}, true, "q EXPIRED 1 at 9 by x; p EXPIRED 3 at 5 by old first; "},
 		"same pair": {
 			[]*logpb.Death{expired("q", 1, 9, true)}, []*logpb.Death{expired("p", 1, 6, false), expired("q", 3, 5, true)}, true,
-			"q EXPIRED 4 at 5 by old first; p EXPIRED 1 at 6 by old; ",
+			"q EXPIRED 4 at 5 by old last at 9 first; p EXPIRED 1 at 6 by old; ",
 		},
 		"same pair, time unknown": {[]*logpb.Death{expired("q", 1, 9, true)}, []*logpb.Death{expired("q", 3, 0, true)}, true, "q EXPIRED 4 at 9 by old first; "},
 		"second death":            {[]*logpb.Death{expired("q", 1, 9, false), expired("r", 1, 8, true)}, []*logpb.Death{expired("p", 3, 5, true)}, true, "q EXPIRED 1 at 9 by x; r EXPIRED 1 at 8 by old first; "},
@@ -151,5 +154,9 @@ func TestBareLetter(t *testing.T) {
 	}
 	if e := s.reenqueue(forward, l, p, out, 0); e.TtlPlusOne != 1501 || !e.HasExpiration {
 		t.Errorf("forwarded: %v", e)
+	}
+	l.HasExpiration = false // it has died before
+	if e := s.reenqueue(forward, l, p, out, 0); e.TtlPlusOne != 0 || e.HasExpiration {
+		t.Errorf("a dead letter, forwarded: %v", e)
 	}
 }

@@ -53,7 +53,7 @@ func wayOf(c *logpb.QueueConfig, l *fsm.DeadLetter) way {
 // a target. ceiling is what the exchanges on its way allow + 1; 0: no limit.
 func (s *Sender) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
 	e := reenqueued(c, l, out, ceiling)
-	if l.Forwarded {
+	if l.Forwarded && l.HasExpiration { // a dead letter has none any more, whatever it was published with
 		e.TtlPlusOne = storedTTL(s.properties.Expiration(out))
 	}
 	if !isDue(l) {
@@ -222,7 +222,7 @@ func (s *Sender) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
 	d := l.Deaths[0]
 	newest := &logpb.Death{
 		Reason: d.Reason, Queue: d.Queue, Count: d.Count, Time: d.Time, First: d.First, LastExchange: string(p.Exchange()),
-		Exchange: d.Exchange, RoutingKeys: d.RoutingKeys, OriginalExpiration: d.OriginalExpiration,
+		Exchange: d.Exchange, RoutingKeys: d.RoutingKeys, OriginalExpiration: d.OriginalExpiration, LastTime: d.LastTime,
 	}
 	if l.Fresh {
 		newest.Exchange, newest.RoutingKeys = newest.LastExchange, s.keys(p)
@@ -248,7 +248,7 @@ func continued(newest *logpb.Death, earlier []*logpb.Death) []*logpb.Death {
 		newest.Count, newest.First = newest.Count+d.Count, d.First
 		newest.Exchange, newest.RoutingKeys, newest.OriginalExpiration = d.Exchange, d.RoutingKeys, d.OriginalExpiration
 		if d.Time != 0 {
-			newest.Time = d.Time
+			newest.Time, newest.LastTime = d.Time, newest.Time
 		}
 		earlier = slices.Delete(slices.Clone(earlier), same, same+1)
 	}

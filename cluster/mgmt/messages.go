@@ -103,7 +103,7 @@ func (e encoding) message(x *Message) api.Message {
 		Redelivered: x.Acquired > 0, Exchange: string(x.Payload.Exchange()), RoutingKey: string(x.Payload.RoutingKey()),
 		MessageCount: x.Ready, Properties: tables.JSON(x.Properties),
 	}
-	e.show(&m, x.Payload.Body())
+	e.show(&m, x.Body)
 	return m
 }
 

@@ -16,8 +16,9 @@ import (
 
 func (w *world) message(body string) Message {
 	return Message{
-		Peeked:     leader.Peeked{Message: fsm.Message{Payload: append(fsm.AppendPayloadHead(nil, "x", "k", nil), body...), Ready: 2}, Number: 7, Place: queue.Returned},
+		Peeked:     leader.Peeked{Message: fsm.Message{Payload: append(fsm.AppendPayloadHead(nil, "x", "k", nil), "as it came"...), Ready: 2}, Number: 7, Place: queue.Returned},
 		Properties: &fsm.Table{Fields: []*logpb.Field{{Name: "priority", Value: &logpb.Value{Tag: 'l', Int: 3}}}},
+		Body:       []byte(body),
 	}
 }
 

@@ -333,4 +333,5 @@ type Backups interface {
 type Message struct {
 	leader.Peeked
 	Properties *fsm.Table
+	Body       []byte
 }

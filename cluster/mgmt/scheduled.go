@@ -299,7 +299,7 @@ func (ms messages) deferred(w *responder, r *request) {
 		x := &list[i]
 		page.Items = append(page.Items, api.Deferred{
 			Number: x.Number, Token: x.Deferral, DueAt: int64(x.DueAt), ExpiresAt: int64(x.ExpireAt), AcquiredCount: x.Acquired, DeliveryCount: x.Failed,
-			RoutingKey: string(x.Payload.RoutingKey()), Bytes: len(x.Payload.Body()), MessageID: tables.JSON(x.Properties)["message_id"],
+			RoutingKey: string(x.Payload.RoutingKey()), Bytes: len(x.Body), MessageID: tables.JSON(x.Properties)["message_id"],
 		})
 	}
 	if n := len(list); more && n > 0 {

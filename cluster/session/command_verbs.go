@@ -351,7 +351,7 @@ func groupVerb(action logpb.Group_Action) commandVerb {
 		}
 		c := &logpb.Group{Action: action, Id: words[1], Consumer: number}
 		if action == logpb.Group_SET_STATE {
-			if c.State = r.publish.Payload.Body(); len(c.State) > maxGroupState {
+			if c.State = x.properties.Body(r.publish.Payload); len(c.State) > maxGroupState {
 				return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("the state of a group may have at most %d bytes, not %d", maxGroupState, len(c.State)))
 			}
 		}

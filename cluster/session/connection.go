@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
@@ -35,6 +37,8 @@ type Connection struct {
 	user   string
 	vhost  string
 	number uint64
+	// protocol is that of audit.Origin.
+	protocol string
 	// consumes says that a consumer or a get has been requested: acks may stand behind publishes in
 	// the socket, so publishes do not wait for consumers. It stays.
 	consumes atomic.Bool
@@ -71,13 +75,14 @@ func (x *Sessions) Connect(ctx context.Context, user, vhost string) (*Connection
 }
 
 func (x *Sessions) connection(user, vhost string) *Connection {
-	return &Connection{in: x, user: user, vhost: vhost, number: x.lastConnection.Add(1)}
+	return &Connection{in: x, user: user, vhost: vhost, number: x.lastConnection.Add(1), protocol: "amqp"}
 }
 
-// Enter opens a vhost for a logged-in client, if the limits of node, vhost and user allow one more.
+// Enter opens a vhost for a logged-in client, whose protocol audit.From knows, if the limits of node, vhost and user allow one more.
 // The connection counts until it is closed.
 func (x *Sessions) Enter(ctx context.Context, user, vhost string) (*Connection, error) {
 	c := x.connection(user, vhost)
+	c.protocol = cmp.Or(audit.From(ctx).Protocol, c.protocol)
 	err := x.limits.addConnection(ctx, c, x.enter(c))
 	if err == nil {
 		err = mayOpen(x.node.View(), user, vhost)

@@ -39,7 +39,10 @@ type Authenticator struct {
 func (a *Authenticator) Login(ctx context.Context, user, password string, remote netip.Addr) error {
 	u, known := a.node.FreshView(ctx).User(user)
 	over := login.AMQP
-	if audit.From(ctx).Protocol == "http" {
+	switch audit.From(ctx).Protocol {
+	case login.AMQP10.String():
+		over = login.AMQP10
+	case login.HTTP.String():
 		over = login.HTTP
 	}
 	try := &login.Attempt{

@@ -32,6 +32,10 @@ type Properties interface {
 	deadletter.Properties
 	// Describe returns all properties of a message, by name, as a delivery of it shows them.
 	Describe(m *fsm.Message) *fsm.Table
+	// Body returns the body of a message, as Describe shows its properties. It may be a part of the payload.
+	Body(p fsm.Payload) []byte
+	// Check reports what is wrong with a payload in the form of AMQP 1.0, which did not come by that protocol.
+	Check(p fsm.Payload) error
 	// Encode encodes properties of the names and types that Describe gives. The error is a
 	// *fsm.Refusal.
 	Encode(properties *fsm.Table) ([]byte, error)
@@ -288,7 +292,7 @@ func (s *Session) openTraffic() {
 	if _, ok := s.client.(located); !ok {
 		origin = nil
 	}
-	s.traffic = s.conn.in.Traffic.Open(s.conn.vhost, origin)
+	s.traffic = s.conn.in.Traffic.Open(s.conn.vhost, traffic.ProtocolOf(s.conn.protocol), origin)
 }
 
 // addTraffic adds what the session has counted to the table.

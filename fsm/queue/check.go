@@ -298,6 +298,9 @@ func deathsText(deaths []*logpb.Death) string {
 	texts := make([]string, len(deaths))
 	for i, d := range deaths {
 		texts[i] = fmt.Sprintf("%s:%s:%d@%d", d.Queue, strings.ToLower(d.Reason.String()), d.Count, d.Time)
+		if d.LastTime != 0 {
+			texts[i] += fmt.Sprintf("..%d", d.LastTime)
+		}
 		if len(d.RoutingKeys) > 0 {
 			texts[i] += fmt.Sprintf("<%s>%s", d.Exchange, strings.Join(d.RoutingKeys, ","))
 		}

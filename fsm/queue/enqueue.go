@@ -164,7 +164,7 @@ func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *f
 		m.messages.setHops(h, cmd.Hops)
 	}
 	if len(cmd.Deaths) > 0 {
-		m.messages.editExtra(h).deaths = copyDeaths(cmd.Deaths)
+		m.messages.editExtra(h).deaths = m.outbox.copyDeaths(cmd.Deaths)
 	}
 	if due == 0 {
 		due = fsm.Time(max(cmd.ScheduledFor, 0))
@@ -230,7 +230,7 @@ func (m *Machine) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 	if m.settings.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && m.settings.DeadLetter && !(cmd.Kept && m.since(3)) {
 		m.counters.Deaths[logpb.Death_MAXLEN-1][SentOnce]++
 		m.ends.refused(meta, cmd, m.outbox.nextLetter())
-		deaths := m.outbox.addDeath(copyDeaths(cmd.Deaths), logpb.Death_MAXLEN)
+		deaths := m.outbox.addDeath(m.outbox.copyDeaths(cmd.Deaths), logpb.Death_MAXLEN)
 		eff.DeadLetters = append(eff.DeadLetters, fsm.DeadLetter{
 			Ref:    fsm.Ref{Index: meta.Index, Offset: meta.Offset, Size: cmd.Size},
 			Reason: logpb.Death_MAXLEN, DiedAt: m.clock.now(), Priority: m.settings.priority(cmd.PriorityPlusOne),

@@ -358,18 +358,25 @@ func (o *outbox) addDeath(history []*logpb.Death, reason logpb.Death_Reason) []*
 		return slices.Concat([]*logpb.Death{now}, history)
 	}
 	old := history[i]
+	if o.since(3) {
+		now.LastTime = now.Time
+	}
 	now.Count, now.Time, now.First = old.Count+1, old.Time, old.First
 	now.Exchange, now.RoutingKeys, now.OriginalExpiration = old.Exchange, old.RoutingKeys, old.OriginalExpiration
 	return slices.Concat([]*logpb.Death{now}, history[:i], history[i+1:])
 }
 
-func copyDeaths(from []*logpb.Death) []*logpb.Death {
+// copyDeaths returns what a machine keeps of a history. Before version 3 that was not when a pair has died last.
+func (o *outbox) copyDeaths(from []*logpb.Death) []*logpb.Death {
 	deaths := make([]*logpb.Death, len(from))
 	for i, d := range from {
 		deaths[i] = &logpb.Death{
 			Reason: d.GetReason(), Queue: d.GetQueue(), Count: d.GetCount(), Time: d.GetTime(), Exchange: d.GetExchange(),
 			RoutingKeys: slices.Clone(d.GetRoutingKeys()), OriginalExpiration: d.GetOriginalExpiration(),
 			First: d.GetFirst(), LastExchange: d.GetLastExchange(),
+		}
+		if o.since(3) {
+			deaths[i].LastTime = d.GetLastTime()
 		}
 	}
 	return deaths

@@ -426,7 +426,7 @@ func (s *script) routes(a arguments) []*logpb.DeadRoute {
 	return routes
 }
 
-// deaths reads deaths=p:expired:2.q:rejected:1, newest first.
+// deaths reads deaths=p:expired:2.q:rejected:1, newest first. A fourth part says when the pair has died last.
 func (s *script) deaths(a arguments) []*logpb.Death {
 	var deaths []*logpb.Death
 	for _, text := range strings.FieldsFunc(a.text("deaths"), func(r rune) bool { return r == '.' }) {
@@ -439,6 +439,9 @@ func (s *script) deaths(a arguments) []*logpb.Death {
 			Queue: parts[0], Reason: logpb.Death_Reason(logpb.Death_Reason_value[strings.ToUpper(parts[1])]), Count: count,
 			Time: 1, Exchange: "x", RoutingKeys: []string{"k"},
 		})
+		if len(parts) > 3 {
+			deaths[len(deaths)-1].LastTime, _ = strconv.ParseInt(parts[3], 10, 64)
+		}
 	}
 	return deaths
 }

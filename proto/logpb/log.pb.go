@@ -1823,7 +1823,9 @@ type Death struct {
 	First bool `protobuf:"varint,8,opt,name=first" json:"first,omitempty"`
 	// The exchange that the message had been published to before its newest
 	// death. It counts in the first place of a history only.
-	LastExchange  string `protobuf:"bytes,9,opt,name=last_exchange,json=lastExchange" json:"last_exchange,omitempty"`
+	LastExchange string `protobuf:"bytes,9,opt,name=last_exchange,json=lastExchange" json:"last_exchange,omitempty"`
+	// Of the latest death of this pair; 0: there was one.
+	LastTime      int64 `protobuf:"zigzag64,10,opt,name=last_time,json=lastTime" json:"last_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1919,6 +1921,13 @@ func (x *Death) GetLastExchange() string {
 		return x.LastExchange
 	}
 	return ""
+}
+
+func (x *Death) GetLastTime() int64 {
+	if x != nil {
+		return x.LastTime
+	}
+	return 0
 }
 
 // Consume registers a consumer, or updates it if (session, consumer) exists.
@@ -4123,7 +4132,7 @@ const file_log_proto_rawDesc = "" +
 	"\tSET_STATE\x10\x02\x12\r\n" +
 	"\tGET_STATE\x10\x03\"$\n" +
 	"\x05Touch\x12\x1b\n" +
-	"\tidle_only\x18\x01 \x01(\bR\bidleOnly\"\xa7\x03\n" +
+	"\tidle_only\x18\x01 \x01(\bR\bidleOnly\"\xc4\x03\n" +
 	"\x05Death\x124\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Death.ReasonR\x06reason\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x14\n" +
@@ -4133,7 +4142,9 @@ const file_log_proto_rawDesc = "" +
 	"\frouting_keys\x18\x06 \x03(\tR\vroutingKeys\x12/\n" +
 	"\x13original_expiration\x18\a \x01(\tR\x12originalExpiration\x12\x14\n" +
 	"\x05first\x18\b \x01(\bR\x05first\x12#\n" +
-	"\rlast_exchange\x18\t \x01(\tR\flastExchange\"}\n" +
+	"\rlast_exchange\x18\t \x01(\tR\flastExchange\x12\x1b\n" +
+	"\tlast_time\x18\n" +
+	" \x01(\x12R\blastTime\"}\n" +
 	"\x06Reason\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aEXPIRED\x10\x01\x12\f\n" +

@@ -1022,6 +1022,11 @@ func (m *Death) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.LastTime != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.LastTime)<<1)^uint64((m.LastTime>>63))))
+		i--
+		dAtA[i] = 0x50
+	}
 	if len(m.LastExchange) > 0 {
 		i -= len(m.LastExchange)
 		copy(dAtA[i:], m.LastExchange)
@@ -3544,6 +3549,9 @@ func (m *Death) SizeVT() (n int) {
 	l = len(m.LastExchange)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.LastTime != 0 {
+		n += 1 + protohelpers.SizeOfZigzag(uint64(m.LastTime))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -7158,6 +7166,27 @@ func (m *Death) UnmarshalVT(dAtA []byte) error {
 			}
 			m.LastExchange = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
+		case 10:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LastTime", wireType)
+			}
+			var v uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
+			m.LastTime = int64(v)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

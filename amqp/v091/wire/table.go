@@ -140,6 +140,44 @@ func NextField(fields []byte) (name, rest []byte) {
 	return fields[1:at], fields[at+valueSize(fields[at:]):]
 }
 
+// Raw is an encoded value with its tag, a view of fields that are known to be valid.
+type Raw []byte
+
+// NextRaw is NextField with the value in between.
+func NextRaw(fields []byte) (name []byte, v Raw, rest []byte) {
+	at := 1 + int(fields[0])
+	v, rest = NextElement(fields[at:])
+	return fields[1:at], v, rest
+}
+
+// NextElement returns the first of the elements of an array, and those behind it. Requires: there is one.
+func NextElement(elements []byte) (v Raw, rest []byte) {
+	n := valueSize(elements)
+	return elements[:n:n], elements[n:]
+}
+
+// Tag returns the type.
+func (v Raw) Tag() byte { return v[0] }
+
+// Int returns what Value.Int is, of a type that counts there.
+func (v Raw) Int() int64 {
+	n := int64(bigEndian(v[1:]))
+	switch v[0] {
+	case TagBool:
+		return int64(bit(n != 0, 0))
+	case TagInt8:
+		return int64(int8(n))
+	case TagInt16:
+		return int64(int16(n))
+	case TagInt32:
+		return int64(int32(n))
+	}
+	return n
+}
+
+// Bytes returns the contents of a string or of bytes, the elements of an array, the fields of a table.
+func (v Raw) Bytes() []byte { return v[5:] }
+
 // encoded is a table or value being decoded: bytes while they are checked, a
 // string once they are kept.
 type encoded interface{ ~[]byte | ~string }

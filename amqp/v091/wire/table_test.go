@@ -255,3 +255,46 @@ func TestUnknownTagPanics(t *testing.T) {
 	}()
 	AppendTable(nil, Table{{"a", Value{Tag: 'Z'}}})
 }
+
+// Fields that are walked over say what decoded ones say.
+func TestRawFields(t *testing.T) {
+	table := Table{
+		{Name: "t", Value: Bool(true)}, {Name: "b", Value: Value{Tag: TagInt8, Int: -3}}, {Name: "B", Value: Value{Tag: TagUint8, Int: 200}}, {Name: "s", Value: Value{Tag: TagInt16, Int: -300}},
+		{Name: "u", Value: Value{Tag: TagUint16, Int: 60000}}, {Name: "I", Value: Int32(-70000)}, {Name: "i", Value: Value{Tag: TagUint32, Int: 4e9}}, {Name: "l", Value: Int64(-1 << 63)},
+		{Name: "T", Value: Timestamp(1<<64 - 1)}, {Name: "f", Value: Value{Tag: TagFloat32, Int: 7}}, {Name: "d", Value: Value{Tag: TagFloat64, Int: -7}}, {Name: "V", Value: Value{Tag: TagVoid}},
+		{Name: "S", Value: String("text")}, {Name: "x", Value: Value{Tag: TagBytes, Str: "\xff"}}, {Name: "", Value: Array(Int32(1), String("e"))}, {Name: "F", Value: Nested(Table{{Name: "k", Value: Bool(false)}})},
+		{Name: "D", Value: Value{Tag: TagDecimal, Str: "\x00\x00\x00\x00\x05"}},
+	}
+	rest := AppendFields(nil, table)
+	for _, want := range table {
+		var name []byte
+		var v Raw
+		if name, v, rest = NextRaw(rest); string(name) != want.Name || v.Tag() != want.Value.Tag {
+			t.Fatalf("%q of type %c, want %q of %c", name, v.Tag(), want.Name, want.Value.Tag)
+		}
+		switch v.Tag() {
+		case TagString, TagBytes:
+			if string(v.Bytes()) != want.Value.Str {
+				t.Errorf("%s is %q", name, v.Bytes())
+			}
+		case TagArray:
+			first, others := NextElement(v.Bytes())
+			second, end := NextElement(others)
+			if first.Int() != 1 || string(second.Bytes()) != "e" || len(end) > 0 {
+				t.Errorf("%q and %q", first, second)
+			}
+		case TagTable:
+			if name, v, end := NextRaw(v.Bytes()); string(name) != "k" || v.Int() != 0 || len(end) > 0 {
+				t.Errorf("%q", name)
+			}
+		case TagDecimal, TagVoid:
+		default:
+			if v.Int() != want.Value.Int {
+				t.Errorf("%s is %d, want %d", name, v.Int(), want.Value.Int)
+			}
+		}
+	}
+	if len(rest) > 0 {
+		t.Errorf("%q is left", rest)
+	}
+}

@@ -189,25 +189,6 @@ func checkAnnotations(value []byte) (why string) {
 	return ""
 }
 
-// CheckAnnotations checks what was not decoded: an encoded map, or nothing, is what Parse accepts as message
-// annotations. Errors are amqp:decode-error.
-func (m MapBytes) CheckAnnotations() error {
-	if len(m) == 0 {
-		return nil
-	}
-	n, why := extent(m, maxMessageDepth)
-	if why == "" && n != len(m) {
-		why = whyCount
-	}
-	if why == "" {
-		why = checkAnnotations(m)
-	}
-	if why != "" {
-		return decodeError("message annotations: %s", why)
-	}
-	return nil
-}
-
 // checkApplication checks a map whose keys are strings, and whose values are simple.
 func checkApplication(value []byte) (why string) {
 	if why := checkMap(value); why != "" {
@@ -274,6 +255,39 @@ func (m *Message) BodyValue() (Value, error) {
 	return v, err
 }
 
+// IsBody reports whether b is the body of a message, perhaps with a footer, and can be read down to its last value.
+func IsBody(b []byte) bool {
+	kind := uint64(0)
+	for len(b) > 0 {
+		code, value, why := readDescriptor(b, maxMessageDepth)
+		if why != "" {
+			return false
+		}
+		n, why := check(value, maxMessageDepth)
+		switch {
+		case why != "":
+			return false
+		case code == sectionFooter:
+			return kind != 0 && n == len(value) && expect(Map, value) == ""
+		case kind != 0 && (code != kind || code == sectionValue) || !fitsBody(code, value):
+			return false
+		}
+		kind, b = code, value[n:]
+	}
+	return kind != 0
+}
+
+// fitsBody reports whether a section of a body has the right type.
+func fitsBody(code uint64, value []byte) bool {
+	switch code {
+	case sectionData:
+		return expect(Binary, value) == ""
+	case sectionSequence:
+		return expect(List, value) == ""
+	}
+	return code == sectionValue
+}
+
 // StartData appends the start of a data section of this size; its contents follow.
 func StartData(b []byte, size int) []byte {
 	return binary.BigEndian.AppendUint32(append(AppendDescriptor(b, sectionData), cBinary32), uint32(size))
@@ -281,6 +295,9 @@ func StartData(b []byte, size int) []byte {
 
 // AppendData appends a data section.
 func AppendData(b, data []byte) []byte { return AppendBinary(AppendDescriptor(b, sectionData), data) }
+
+// StartProperties appends the descriptor of the properties; a list follows.
+func StartProperties(b []byte) []byte { return AppendDescriptor(b, sectionProperties) }
 
 // StartApplicationProperties appends the descriptor of application properties; a map follows.
 func StartApplicationProperties(b []byte) []byte { return AppendDescriptor(b, sectionApplication) }

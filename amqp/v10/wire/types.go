@@ -180,6 +180,27 @@ func AppendLong(b []byte, v int64) []byte {
 	return binary.BigEndian.AppendUint64(append(b, cLong), uint64(v))
 }
 
+// AppendByte appends a byte, which has a sign.
+func AppendByte(b []byte, v int8) []byte { return append(b, cByte, byte(v)) }
+
+// AppendShort appends a short.
+func AppendShort(b []byte, v int16) []byte {
+	return binary.BigEndian.AppendUint16(append(b, cShort), uint16(v))
+}
+
+// AppendFloatBits appends a float.
+func AppendFloatBits(b []byte, v uint32) []byte {
+	return binary.BigEndian.AppendUint32(append(b, cFloat), v)
+}
+
+// AppendDoubleBits appends a double.
+func AppendDoubleBits(b []byte, v uint64) []byte {
+	return binary.BigEndian.AppendUint64(append(b, cDouble), v)
+}
+
+// AppendUUID appends a UUID.
+func AppendUUID(b []byte, v [16]byte) []byte { return append(append(b, cUUID), v[:]...) }
+
 // AppendTimestamp appends a timestamp in milliseconds since 1970.
 func AppendTimestamp(b []byte, v int64) []byte {
 	return binary.BigEndian.AppendUint64(append(b, cTimestamp), uint64(v))

@@ -80,8 +80,17 @@ type Walk struct {
 	left int
 }
 
+// HasDescriptor reports whether the elements of an array are described values. Walk gives them without.
+func (v Value) HasDescriptor() bool { return len(v.item) > 1 }
+
 // Walk begins with the first element of a list, map or array, and with the descriptor of a described value.
-func (v Value) Walk() Walk { return Walk{rest: v.bytes, item: v.item, left: v.count} }
+func (v Value) Walk() Walk {
+	w := Walk{rest: v.bytes, left: v.count}
+	if n := len(v.item); n > 0 {
+		w.item = v.item[n-1:] // a descriptor may be long, and there may be no end of elements
+	}
+	return w
+}
 
 // Walk begins with the first pair of a map that a decoder has returned.
 func (m MapBytes) Walk() Walk {
@@ -160,11 +169,6 @@ func readChecked(b []byte) (v Value, rest []byte) {
 
 // readElement reads a value without its constructor, which lies elsewhere.
 func readElement(constructor, b []byte) (v Value, rest []byte) {
-	if constructor[0] == described {
-		// Elements of an array share the descriptor, so they have it no more.
-		n, _ := check(constructor[1:], math.MaxInt)
-		return readElement(constructor[1+n:], b)
-	}
 	c := constructor[0]
 	v.Type = typeOf[c]
 	width := fixedWidth[c>>4]

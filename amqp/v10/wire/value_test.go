@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"math"
@@ -207,5 +208,30 @@ func TestInteger(t *testing.T) {
 		if n, ok := RawValue(c.in).Value().Integer(); n != c.want || ok != c.ok {
 			t.Errorf("% x: %d, %v", c.in, n, ok)
 		}
+	}
+}
+
+// Elements of an array may be described, each by the same descriptor. It is there once, and reading an element does not
+// depend on its length.
+func TestDescribedElements(t *testing.T) {
+	long := append([]byte{described}, AppendSymbol(nil, make([]byte, 1000))...)
+	b := append([]byte{cArray32, 0, 0, 0, 0, 0, 0, 0, 3}, long...)
+	b = append(b, cUbyte, 1, 2, 3)
+	binary.BigEndian.PutUint32(b[1:], uint32(len(b)-5))
+	v, rest, err := ReadValue(b)
+	if err != nil || len(rest) > 0 || !v.HasDescriptor() {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	w, n := v.Walk(), uint64(0)
+	for w.Next() {
+		if n++; w.Value.Type != Ubyte || w.Value.Unsigned() != n || len(w.item) != 1 {
+			t.Errorf("element %d is %+v", n, w.Value)
+		}
+	}
+	if n != 3 {
+		t.Errorf("%d elements", n)
+	}
+	if plain, _, err := ReadValue(AppendStrings(nil, []string{"a"})); err != nil || plain.HasDescriptor() {
+		t.Errorf("%+v, %v", plain, err)
 	}
 }

@@ -80,8 +80,11 @@ func messages(t *testing.T) []Message {
 			},
 		}},
 		{Payload: mustPayload(t, "x", "k", encodedHeaders(wire.AppendFields(nil, wire.Table{{Name: "NaN", Value: wire.Value{Tag: wire.TagFloat64, Int: 0x7ff8000000000123}}})), []byte("\u2028"))},
-		{Payload: mustBare(t, fsm.BareHeader{Priority: -1, TTL: -1}, "", "\x00Ss\x45"), State: &logpb.MessageState{Place: uint32(queue.Ready)}},
+		{Payload: mustBare(t, fsm.BareHeader{Priority: -1, TTL: -1}, "", "\x00Sw@"), State: &logpb.MessageState{Place: uint32(queue.Ready)}},
 		{Payload: mustBare(t, fsm.BareHeader{Durable: true, Priority: 0, TTL: 1<<32 - 1}, "\xc1\x01\x00", "\x00\x53\x75\xa0\x01\xff", "blind")},
+		{Payload: mustPayload(t, "x", "k", encodedHeaders(nil), nil), State: &logpb.MessageState{
+			Place: uint32(queue.Ready), Deaths: []*logpb.Death{{Reason: logpb.Death_EXPIRED, Queue: "q", Count: 2, Time: 5, LastTime: 9}},
+		}},
 	}
 }
 
@@ -185,7 +188,10 @@ func TestRefused(t *testing.T) {
 		`{"body":"x","properties":{"headers":{"a":` + strings.Repeat(`[`, 70) + strings.Repeat(`]`, 70) + `}}}`: "deep",
 		`{"body":"x","state":{"place":"nowhere"}}`:                                                              "nowhere", `{"body":"x","state":{"place":"ready","reason":"x"}}`: "reason", `{"body":"x","state":{"place":"ready","expires_at":"tomorrow"}}`: "tomorrow",
 		`{"body":"x","amqp_1_0":{},"properties_base64":"eA=="}`: "excludes", `{"body":"x","amqp_1_0":{"ttl":4294967296}}`: "ttl",
-		`{"quorate_queue_export":2}`: "version 2", `{"failed":"the leader has gone"}`: "the leader has gone",
+		`{"body":"x","amqp_1_0":{}}`: "described", `{"body":"\u0000Ss\u0045","amqp_1_0":{}}`: "no body", `{"body":"\u0000SpE\u0000Sw@","amqp_1_0":{}}`: "before", `{"body":"\u0000Sw@\u0000SsE","amqp_1_0":{}}`: "order",
+		`{"body":"\u0000Sw@","amqp_1_0":{"annotations_base64":"eA=="}}`: "annotations", `{"body":"\u0000SqE\u0000Sw@","amqp_1_0":{}}`: "type",
+		`{"body":"\u0000Ss\u00c0\u0002\u0001C\u0000Sw@","amqp_1_0":{}}`: "",
+		`{"quorate_queue_export":2}`:                                    "version 2", `{"failed":"the leader has gone"}`: "the leader has gone",
 	} {
 		if _, err := read([]byte(`{"body":"x"}`+"\n"), []byte(line)); err == io.EOF || !strings.Contains(err.Error(), "line 2: ") || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", line, err)

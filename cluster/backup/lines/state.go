@@ -98,6 +98,7 @@ type death struct {
 	OriginalExpiration text   `json:"original_expiration,omitempty"`
 	First              bool   `json:"first,omitempty"`
 	LastExchange       text   `json:"last_exchange,omitempty"`
+	LastTime           when   `json:"last_time,omitempty"`
 }
 
 // places are the names of where a message can be.
@@ -157,7 +158,7 @@ func stateOf(r *logpb.MessageState) *state {
 	}
 	for _, d := range r.Deaths {
 		x := death{
-			reasonOf(d.Reason), text(d.Queue), d.Count, when(d.Time), text(d.Exchange), []text{}, text(d.OriginalExpiration), d.First, text(d.LastExchange),
+			reasonOf(d.Reason), text(d.Queue), d.Count, when(d.Time), text(d.Exchange), []text{}, text(d.OriginalExpiration), d.First, text(d.LastExchange), when(d.LastTime),
 		}
 		for _, k := range d.RoutingKeys {
 			x.RoutingKeys = append(x.RoutingKeys, text(k))
@@ -196,7 +197,7 @@ func (s *state) record() (*logpb.MessageState, error) {
 		}
 		x := &logpb.Death{
 			Reason: why, Queue: string(d.Queue), Count: d.Count, Time: int64(d.Time), Exchange: string(d.Exchange),
-			OriginalExpiration: string(d.OriginalExpiration), First: d.First, LastExchange: string(d.LastExchange),
+			OriginalExpiration: string(d.OriginalExpiration), First: d.First, LastExchange: string(d.LastExchange), LastTime: int64(d.LastTime),
 		}
 		for _, k := range d.RoutingKeys {
 			x.RoutingKeys = append(x.RoutingKeys, string(k))

@@ -23,6 +23,12 @@ func (NoProperties) Property(fsm.Payload, string) []byte { return nil }
 // Describe shows none.
 func (NoProperties) Describe(*fsm.Message) *fsm.Table { return &fsm.Table{} }
 
+// Body is the payload's.
+func (NoProperties) Body(p fsm.Payload) []byte { return p.Body() }
+
+// Check finds nothing wrong.
+func (NoProperties) Check(fsm.Payload) error { return nil }
+
 // Encode encodes none.
 func (NoProperties) Encode(*fsm.Table) ([]byte, error) { return nil, nil }
 
