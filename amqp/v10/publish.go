@@ -111,6 +111,9 @@ func (p *publisher) routeLater(l *link, out *fsm.Publish) func() {
 	m.Annotations, m.ApplicationProperties = cloneMap(m.Annotations), cloneMap(m.ApplicationProperties)
 	later.Headers = func() *fsm.Table { return message.HeadersOf(&m) }
 	later.Property = func(name string) []byte { return message.Properties{}.Property(later.Payload, name) }
+	if out.Holdings != nil {
+		later.Property = p.keptProperties()
+	}
 	return func() {
 		for err := errors.New("not yet"); err != nil; {
 			if s.conn.Context().Err() != nil {
