@@ -58,10 +58,10 @@ type Session interface {
 	// Admit is Check for a message whose body has not arrived: it looks for the exchange and at the user's rights
 	// only.
 	Admit(p *fsm.Publish) error
-	// Target looks for a queue that is to be published to by the default exchange,
+	// Watch looks for a queue that is to be published to by the default exchange,
 	// whoever owns it, and checks the user's right to do that. Once the queue is gone
 	// SessionEvents.Gone is called. It blocks.
-	Target(ctx context.Context, queue string) (fsm.QueueID, error)
+	Watch(ctx context.Context, queue string) (fsm.QueueID, error)
 	// Refresh returns once the broker knows all definitions for which any
 	// client of any node has had an answer, or when ctx ends. It may be called
 	// during another call.

@@ -327,8 +327,7 @@ type SessionEvents interface {
 	Deliver(messages []Message)
 	// Cancelled reports that the queue of this consumer is gone.
 	Cancelled(consumer uint64)
-	// Gone reports that a queue is gone of which the session was told that it is a
-	// target. Publishes that it was sent have their outcomes, unless they were routed
+	// Gone reports that a queue is gone that the session watches. Publishes that it was sent have their outcomes, unless they were routed
 	// again to one that lives.
 	Gone(queue QueueID)
 	// Revoked reports that the user may no longer read the queue of this

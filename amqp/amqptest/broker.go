@@ -596,7 +596,7 @@ func (b *Broker) deleteQueue(name string) {
 		c.session.event(func(e fsm.SessionEvents) { e.Cancelled(number) })
 	}
 	for s := range b.sessions {
-		if s.targets[q] {
+		if s.watched[q] {
 			s.event(func(e fsm.SessionEvents) { e.Gone(fsm.QueueID(q.token &^ (1 << 63))) })
 		}
 		for token, h := range s.held {

@@ -22,7 +22,7 @@ type session struct {
 	closed       bool
 	consumers    map[uint64]*consumer
 	held         map[uint64]*holding
-	targets      map[*queue]bool
+	watched      map[*queue]bool
 	limit        int // of what consumers hold together; 0: none
 	heldConfirms []heldConfirm
 	dropped      uint64 // publishes accepted and forgotten, up to this one
@@ -222,10 +222,10 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 	return len(queues) > 0, nil
 }
 
-// Target finds a queue, whoever owns it.
-func (s *session) Target(ctx context.Context, name string) (fsm.QueueID, error) {
+// Watch finds a queue, whoever owns it.
+func (s *session) Watch(ctx context.Context, name string) (fsm.QueueID, error) {
 	b := s.broker
-	if err := b.enter(ctx, "Target"); err != nil {
+	if err := b.enter(ctx, "Watch"); err != nil {
 		return 0, err
 	}
 	b.mu.Lock()
@@ -234,10 +234,10 @@ func (s *session) Target(ctx context.Context, name string) (fsm.QueueID, error) 
 	if q == nil {
 		return 0, notFound("queue", name)
 	}
-	if s.targets == nil {
-		s.targets = map[*queue]bool{}
+	if s.watched == nil {
+		s.watched = map[*queue]bool{}
 	}
-	s.targets[q] = true
+	s.watched[q] = true
 	return fsm.QueueID(q.token &^ (1 << 63)), nil
 }
 

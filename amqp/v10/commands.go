@@ -1,6 +1,7 @@
 package v10
 
 import (
+	"bytes"
 	"strings"
 
 	"github.com/quorate/quorate/amqp/v10/wire"
@@ -30,6 +31,15 @@ func (p *publisher) commandProperty(name string) []byte {
 		return []byte(queue)
 	}
 	return p.property(name)
+}
+
+// keptProperties is commandProperty for a command that waits, when the scratch has another message.
+func (p *publisher) keptProperties() func(name string) []byte {
+	kept := map[string][]byte{}
+	for _, name := range []string{"reply_to", "correlation_id"} {
+		kept[name] = bytes.Clone(p.commandProperty(name))
+	}
+	return func(name string) []byte { return kept[name] }
 }
 
 // appendBody appends the bytes of a body: those of data sections, or of a value that is a text or bytes.

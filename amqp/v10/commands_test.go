@@ -186,6 +186,30 @@ func TestCommandsSeeDeliveries(t *testing.T) {
 	})
 }
 
+// A command that waits for the broker to be certain of what there is keeps all that it says, whatever comes behind it.
+func TestCommandThatWaits(t *testing.T) {
+	s := mustServe(t, nil)
+	r := s.mustOpen()
+	r.mustAttach(aSender("/exchanges/amq.quorate.command/verb"))
+	s.broker.OnCommand(func(p *fsm.Publish) ([]fsm.Held, error) {
+		if f := p.Headers().GetFields(); len(f) != 1 || f[0].Name != string(p.Property("reply_to")) || string(p.Payload.Body()) != f[0].Name || p.Holdings == nil {
+			t.Errorf("%v %q %q", f, p.Property("reply_to"), p.Payload.Body())
+		}
+		return nil, nil
+	})
+	s.broker.Block("Refresh")
+	for id, name := range []string{"a", "b"} {
+		r.transfer(&wire.Transfer{DeliveryID: wire.Some(uint32(id)), DeliveryTag: []byte("t")}, command("/queues/"+name, message(name), name, "x"))
+	}
+	s.broker.AwaitBlocked("Refresh")
+	s.broker.Unblock("Refresh")
+	for told := uint32(0); told < 2; {
+		d := expect[*wire.Disposition](r, &wire.Flow{})
+		mustKind(t, d, wire.StateAccepted, "")
+		told += d.Last.Or(d.First) - d.First + 1
+	}
+}
+
 // A command whose answer nobody could get is not executed.
 func TestCommandWithABadReplyTo(t *testing.T) {
 	s := mustServe(t, nil)

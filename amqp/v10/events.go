@@ -14,11 +14,14 @@ func (s *session) Confirmed(first, last uint64, why error) {
 	s.publisher.resolve(first, last, state, e)
 }
 
-// Returned and Refused are not called: no publish is mandatory.
-func (s *session) Returned(fsm.Payload) {}
+// unreturned gets nothing back: no publish is mandatory.
+type unreturned struct{}
+
+// Returned is not called.
+func (unreturned) Returned(fsm.Payload) {}
 
 // Refused is as Returned.
-func (s *session) Refused(fsm.Payload, *fsm.Refusal) {}
+func (unreturned) Refused(fsm.Payload, *fsm.Refusal) {}
 
 // Kept takes deliveries back that a command has not settled.
 func (s *session) Kept(deliveries []fsm.Held) {

@@ -99,3 +99,48 @@ func TestClientLeavesAfterItsClose(t *testing.T) {
 		must(t, s.Shutdown(context.Background()))
 	})
 }
+
+// A session that goes on without a window ends. After an alarm has shut it as many frames are taken as there may have
+// been on their way.
+func TestTransfersWithoutAWindow(t *testing.T) {
+	s := mustServe(t, nil)
+	s.mustDeclare("q")
+	s.broker.HoldConfirms()
+	flood := func(r *raw, n int) {
+		for range n {
+			r.transfer(&wire.Transfer{More: true, DeliveryID: wire.Some[uint32](1000)}, nil)
+		}
+	}
+	violation := func(r *raw) {
+		t.Helper()
+		mustCondition(t, expect[*wire.End](r, &wire.Flow{}).Error, wire.ConditionWindowViolation, "incoming-window")
+	}
+	r := s.mustOpen()
+	r.mustAttach(aSender("/queues/q"))
+	for id := range uint32(90) { // 9 MiB
+		r.transfer(&wire.Transfer{DeliveryID: wire.Some(id)}, message(strings.Repeat("x", 100<<10)))
+	}
+	flood(r, 310)
+	r.send(channel, &wire.Flow{IncomingWindow: 100, Echo: true})
+	for f := expect[*wire.Flow](r); f.IncomingWindow != 0; {
+		f = expect[*wire.Flow](r)
+	}
+	flood(r, 1)
+	violation(r)
+	s.broker.ReleaseConfirms(false)
+
+	r = s.mustOpen()
+	r.mustAttach(aSender("/queues/q"))
+	s.SetAlarm("memory")
+	defer s.SetAlarm("")
+	if f := expect[*wire.Flow](r); f.IncomingWindow != 0 {
+		t.Fatalf("%+v", f)
+	}
+	flood(r, 400)
+	r.send(channel, &wire.Flow{IncomingWindow: 100, Echo: true})
+	if f := expect[*wire.Flow](r); f.NextIncomingID != wire.Some[uint32](400) {
+		t.Errorf("%+v", f)
+	}
+	flood(r, 1)
+	violation(r)
+}

@@ -117,7 +117,7 @@ func (s *session) attachIncoming(l *link, a *wire.Attach) (next func()) {
 			return
 		}
 		if err == nil {
-			err = s.lacksRight(in) // Renew does not know the link yet
+			err = s.publisher.lacksRight(in) // Renew does not know the link yet
 		}
 		if err != nil {
 			s.refuseLink(l, a, s.refusal("attach", err))
@@ -156,7 +156,7 @@ func (s *session) mayPublish(l *incomingLink) error {
 	ctx, cancel := context.WithTimeout(s.conn.Context(), s.conn.Config().OperationTimeout)
 	defer cancel()
 	if l.to.isQueue() {
-		id, err := s.broker.Target(ctx, l.to.key)
+		id, err := s.broker.Watch(ctx, l.to.key)
 		l.queue = id
 		return err
 	}

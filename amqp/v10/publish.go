@@ -135,6 +135,9 @@ func (p *publisher) later(l *link, out *fsm.Publish, wait func(*fsm.Publish) boo
 		m.Annotations, m.ApplicationProperties = cloneMap(m.Annotations), cloneMap(m.ApplicationProperties)
 		later.Headers = func() *fsm.Table { return message.HeadersOf(&m) }
 		later.Property = func(name string) []byte { return message.Properties{}.Property(later.Payload, name) }
+		if out.Holdings != nil {
+			later.Property = p.keptProperties()
+		}
 	}
 	publish := func() (next func()) {
 		s.gate.Lock()

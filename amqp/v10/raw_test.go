@@ -348,6 +348,9 @@ func TestErrorsOfConnection(t *testing.T) {
 		{"short list", []byte("\x00\x00\x00\x0c\x02\x00\x00\x07\x00\x53\x14\x45"), wire.ConditionDecode, "transfer: field handle"},
 		{"size", []byte("\x00\x00\x00\x07\x02\x00\x00\x07"), wire.ConditionFraming, "7"},
 		{"type", []byte("\x00\x00\x00\x08\x02\x09\x00\x07"), wire.ConditionFraming, "9"},
+		{"data offset below the head", []byte("\x00\x00\x00\x08\x01\x00\x00\x07"), wire.ConditionFraming, "data offset 4"},
+		{"data offset beyond the frame", []byte("\x00\x00\x00\x08\x03\x00\x00\x07"), wire.ConditionFraming, "data offset 12"},
+		{"frame of a login", []byte("\x00\x00\x00\x08\x02\x01\x00\x07"), wire.ConditionFraming, "frame type 1"},
 		{"large", []byte("\xff\xff\xff\xff\x02\x00\x00\x07"), wire.ConditionFraming, "4294967295"},
 		{"deep", append([]byte("\x00\x00\x00\x30\x02\x00\x00\x07"), strings.Repeat("\x00", 40)...), wire.ConditionDecode, "deep"},
 	} {

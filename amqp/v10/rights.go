@@ -10,26 +10,28 @@ import (
 // Whether the user may publish is checked for each message. A link that goes to one place ends, besides, as soon as the
 // right to it is taken away, and with the queue that it goes to.
 
-// renewRights checks the rights to the targets of links again. It does not block.
-func (s *session) renewRights() {
+// renew checks the rights of links again. It does not block.
+func (p *publisher) renew() {
+	s := p.session
 	s.counts.mu.Lock()
 	defer s.counts.mu.Unlock()
 	if !s.counts.closed && s.counts.incoming > 0 {
-		s.post(s.checkTargets)
+		s.post(p.checkRights)
 	}
 }
 
-// checkTargets ends the links to which the user may not publish any more.
-func (s *session) checkTargets() {
-	s.eachTarget(func(l *link) {
-		if err := s.lacksRight(l.in); err != nil {
-			s.detach(l, s.refusal("", err))
+// checkRights ends the links on which the user may not publish any more.
+func (p *publisher) checkRights() {
+	p.eachLink(func(l *link) {
+		if err := p.lacksRight(l.in); err != nil {
+			p.session.detach(l, p.session.refusal("", err))
 		}
 	})
 }
 
-// eachTarget calls f for links that go to one place, with the gate held.
-func (s *session) eachTarget(f func(*link)) {
+// eachLink calls f for links that go to one place, with the gate held.
+func (p *publisher) eachLink(f func(*link)) {
+	s := p.session
 	s.gate.Lock()
 	defer s.gate.Unlock()
 	for _, l := range s.links {
@@ -41,11 +43,11 @@ func (s *session) eachTarget(f func(*link)) {
 
 // lacksRight returns why the user may not publish on a link that goes to one place; nil: it may, as far as rights go.
 // The gate is held.
-func (s *session) lacksRight(l *incomingLink) error {
+func (p *publisher) lacksRight(l *incomingLink) error {
 	if l.isRelay {
 		return nil
 	}
-	err, r := s.broker.Admit(&fsm.Publish{Exchange: l.to.exchange, RoutingKey: l.to.key, Fresh: true}), new(fsm.Refusal)
+	err, r := p.session.broker.Admit(&fsm.Publish{Exchange: l.to.exchange, RoutingKey: l.to.key, Fresh: true}), new(fsm.Refusal)
 	if errors.As(err, &r) && r.Kind == fsm.AccessRefused {
 		return err
 	}
@@ -54,14 +56,14 @@ func (s *session) lacksRight(l *incomingLink) error {
 
 // Gone ends the links to a queue that was deleted.
 func (s *session) Gone(queue fsm.QueueID) {
-	defer s.conn.Contain("lose a target")
+	defer s.conn.Contain("lose a queue")
 	s.counts.mu.Lock()
 	defer s.counts.mu.Unlock()
 	if s.counts.closed {
 		return
 	}
 	s.post(func() {
-		s.eachTarget(func(l *link) {
+		s.publisher.eachLink(func(l *link) {
 			if l.in.queue == queue {
 				s.detach(l, errDeleted)
 			}

@@ -177,3 +177,21 @@ func TestInternalExchange(t *testing.T) {
 	mustKind(t, d, wire.StateRejected, wire.ConditionUnauthorized)
 	mustCondition(t, d.State.Rejected.Error, wire.ConditionUnauthorized, text)
 }
+
+// An exclusive queue of another connection may be published to, but not received from.
+func TestExclusiveQueueOfAnother(t *testing.T) {
+	s := mustServe(t, nil)
+	c, err := s.broker.Connect(t.Context(), "guest", "/")
+	must(t, err)
+	x, err := c.OpenSession(nothing{})
+	must(t, err)
+	_, err = x.DeclareQueue(t.Context(), fsm.QueueSpec{Name: "q", Exclusive: true})
+	must(t, err)
+	r := s.mustOpen()
+	r.send(channel, aReceiver("/queues/q"))
+	expect[*wire.Attach](r)
+	r.mustDetach(wire.ConditionResourceLocked, "cannot obtain exclusive access to locked queue 'q' in vhost '/'")
+	mustKind(t, r.attachAndPublish(aSender("/queues/q"), 1), wire.StateAccepted, "")
+	x.Close(t.Context())
+	c.Close(t.Context())
+}

@@ -20,6 +20,7 @@ import (
 //
 // Lock order: gate, counts.mu, the outbox's, that of outcomes.
 type session struct {
+	unreturned
 	conn    *conn
 	channel uint16
 	broker  amqp.Session

@@ -103,14 +103,14 @@ func TestGraver(t *testing.T) {
 
 // A client is told of the end of a queue that it publishes to, after the outcomes of what it was sent, and nothing of
 // others.
-func TestTargetIsGone(t *testing.T) {
+func TestWatchedQueueIsGone(t *testing.T) {
 	x := newStrays(t)
 	q, other := x.MustQueue("q"), x.MustQueue("other")
-	id, err := x.s.Target(t.Context(), "q")
+	id, err := x.s.Watch(t.Context(), "q")
 	if err != nil || id != q.ID {
-		t.Fatalf("target %d, %v", id, err)
+		t.Fatalf("queue %d, %v", id, err)
 	}
-	if _, err := x.s.Target(t.Context(), "none"); !isKind(err, fsm.NotFoundKind) {
+	if _, err := x.s.Watch(t.Context(), "none"); !isKind(err, fsm.NotFoundKind) {
 		t.Errorf("no queue: %v", err)
 	}
 	x.publish("", "other", false)
@@ -129,19 +129,19 @@ func TestTargetIsGone(t *testing.T) {
 	})
 	x.expect("settled", "settled", fmt.Sprint("gone ", q.ID))
 	x.MustQueue("q") // it begins another life
-	if again, err := x.s.Target(t.Context(), "q"); err != nil || again == id {
-		t.Errorf("target %d, %v", again, err)
+	if again, err := x.s.Watch(t.Context(), "q"); err != nil || again == id {
+		t.Errorf("queue %d, %v", again, err)
 	}
 }
 
 // A user without the right to publish does not learn which queues there are.
-func TestTargetNeedsARight(t *testing.T) {
+func TestWatchNeedsARight(t *testing.T) {
 	w := newWorld(t)
 	w.MustQueue("q")
 	w.permit("guest", nil, ".*", "x", ".*")
 	s := w.mustSession(&recorder{})
 	for _, name := range []string{"q", "none"} {
-		if _, err := s.Target(t.Context(), name); !isKind(err, fsm.AccessRefused) {
+		if _, err := s.Watch(t.Context(), name); !isKind(err, fsm.AccessRefused) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -137,7 +137,7 @@ func (c *calls) unlock() {
 		c.session.strays = nil
 		c.lose(errFault)
 	}
-	if len(c.session.goneTargets) > 0 {
+	if len(c.session.goneWatched) > 0 {
 		c.session.tellGone()
 	}
 	if c.calling {
@@ -348,15 +348,15 @@ func (x *streams) detach() {
 // sessionQueue is one queue as used by a session: its stream, owned under the session's lock, and
 // the publishes that came too late for the queue.
 type sessionQueue struct {
-	session  *Session
-	stream   *stream.Stream
-	index    uint64  // among the queues of its session, from 1
-	strays   []stray // see Answered
-	needs    needs
-	counts   traffic.Counts // since they were added to the tally
-	routes   traffic.Routes // likewise
-	of       traffic.QueueCounts
-	isTarget bool // the client is told once it is gone
+	session   *Session
+	stream    *stream.Stream
+	index     uint64  // among the queues of its session, from 1
+	strays    []stray // see Answered
+	needs     needs
+	counts    traffic.Counts // since they were added to the tally
+	routes    traffic.Routes // likewise
+	of        traffic.QueueCounts
+	isWatched bool // the client is told once it is gone
 	// notTaken is the newest outcome of a publish that it has refused; nil: it has refused none.
 	notTaken *fsm.NotTaken
 
@@ -488,8 +488,8 @@ func (q *sessionQueue) Gone() {
 	s.queueGone(q)
 	s.remove(q)
 	s.takeStrays(q)
-	if q.isTarget {
-		s.goneTargets = append(s.goneTargets, q.stream.Queue())
+	if q.isWatched {
+		s.goneWatched = append(s.goneWatched, q.stream.Queue())
 	}
 }
 
@@ -574,8 +574,8 @@ type publisher struct {
 	// Guarded by the session's lock.
 	strays     []stray // to be routed again before the lock is released
 	refreshing bool    // strays wait for an up-to-date view
-	// goneTargets are queues of whose end the client is told once all strays are routed.
-	goneTargets []fsm.QueueID
+	// goneWatched are queues of whose end the client is told once all strays are routed.
+	goneWatched []fsm.QueueID
 
 	publishMemo // used by the publishing goroutine only
 }
@@ -666,8 +666,8 @@ func (x *publisher) Admit(p *fsm.Publish) error {
 	return x.mayWrite(v, p)
 }
 
-// Target looks for a queue that the client is going to publish to, and tells the client once it is gone.
-func (x *publisher) Target(ctx context.Context, name string) (fsm.QueueID, error) {
+// Watch looks for a queue that the client is going to publish to, and tells the client once it is gone.
+func (x *publisher) Watch(ctx context.Context, name string) (fsm.QueueID, error) {
 	v := x.node.FreshView(ctx)
 	if err := v.CheckPublish(x.session.conn.user, x.session.conn.vhost, ""); err != nil {
 		return 0, err
@@ -682,19 +682,19 @@ func (x *publisher) Target(ctx context.Context, name string) (fsm.QueueID, error
 	if u.stream.Gone() {
 		return 0, queues.NoQueue(q)
 	}
-	u.isTarget = true
+	u.isWatched = true
 	return q.ID, nil
 }
 
-// tellGone tells the client that targets are gone, after the outcomes of what they were sent. The lock is held.
+// tellGone tells the client that queues are gone that it watches, after the outcomes of what they were sent. The lock is held.
 func (x *publisher) tellGone() {
 	if x.refreshing || len(x.strays) > 0 {
 		return
 	}
-	for _, id := range x.goneTargets {
+	for _, id := range x.goneWatched {
 		x.session.add(event{kind: eventGone, consumer: uint64(id)})
 	}
-	x.goneTargets = nil
+	x.goneWatched = nil
 }
 
 // mayRoute refuses to route if the view may be out of date. The view must be read after this check.

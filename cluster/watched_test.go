@@ -10,7 +10,7 @@ import (
 
 // Who publishes at any node is told which queue has refused a message, that a message lost all its queues, and that the
 // queue is gone: in this order.
-func TestPublishersAreToldOfTheirQueue(t *testing.T) {
+func TestPublishersLearnOfTheirQueue(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t)
 	at := c.mustClient("n1")
@@ -25,7 +25,7 @@ func TestPublishersAreToldOfTheirQueue(t *testing.T) {
 	clients := map[*client]fsm.QueueID{}
 	for node := range c.all {
 		cl := c.mustClient(node)
-		id, err := cl.session.Target(deadline(t), "q")
+		id, err := cl.session.Watch(deadline(t), "q")
 		if err != nil {
 			t.Fatal(err)
 		}
