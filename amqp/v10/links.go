@@ -221,6 +221,7 @@ func (s *session) takeFlow(f *wire.Flow) *wire.Error {
 		return unattached(f.Handle.Value)
 	}
 	if l.out != nil { // on another link the client says what it has
+		s.counts.credit(l.out, f)
 		s.broker.Credit(l.out.consumer, fsm.Flow{DeliveryCount: f.DeliveryCount.Value, Credit: f.LinkCredit.Value, Drain: f.Drain, Echo: f.Echo})
 	}
 	return nil

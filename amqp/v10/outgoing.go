@@ -26,6 +26,7 @@ type outgoingLink struct {
 	// Under counts.mu.
 	started bool          // the attach is answered
 	early   []fsm.Message // arrived before
+	news    linkNews
 }
 
 // attachOutgoing opens a link on which the client receives.

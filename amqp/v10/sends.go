@@ -133,6 +133,7 @@ func (c *counts) send(l *outgoingLink, m *fsm.Message) {
 		c.session.post(c.session.detachConsumer(l.consumer, wire.Errorf(wire.ConditionMessageSize, "message of %d bytes exceeds max-message-size %d", size, l.limit)))
 		return
 	}
+	l.news.count++
 	piece := int(c.session.conn.maxFrame - transferHead)
 	c.held = append(c.held, heldSend{
 		message: *m, link: l, id: c.deliveries.number(l, m.ID), frames: uint32(max((size+piece-1)/piece, 1)),
@@ -191,6 +192,7 @@ func (c *counts) credited(consumer uint64, now fsm.LinkState) {
 	if c.closed || l == nil {
 		return
 	}
+	l.news.count = now.DeliveryCount
 	c.held = append(c.held, heldSend{link: l, flow: wire.Flow{
 		Handle: wire.Some(l.handle), DeliveryCount: wire.Some(now.DeliveryCount), LinkCredit: wire.Some(now.Credit),
 		Available: wire.Some(uint32(min(now.Available, 1<<32-1))), Drain: now.Drained,
