@@ -78,7 +78,9 @@ func (s *session) TimedOut(consumer uint64, deliveries []uint64, limit fsm.Milli
 // News passes on what the queue says of a link.
 func (s *session) News(consumer uint64, news *fsm.News) {
 	defer s.conn.Contain("tell news")
-	if news.Kind == fsm.LocksLost && !s.counts.unlocked(consumer, news.Deliveries) {
+	if news.Kind != fsm.LocksLost {
+		s.counts.news(consumer, news)
+	} else if !s.counts.unlocked(consumer, news.Deliveries) {
 		s.endLink(consumer, wire.Errorf(wire.ConditionPreconditionFailed, "the lock of a delivery has ended, and the link does not understand that it is released"))
 	}
 }

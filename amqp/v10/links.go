@@ -266,10 +266,10 @@ func (s *session) takeFlow(f *wire.Flow) *wire.Error {
 	if l.out == nil { // the client says what it has
 		return nil
 	}
-	l.out.until = f.DeliveryCount.Value + f.LinkCredit.Value
 	if l.out.own != nil {
 		s.counts.flowOwn(l.out, f)
 	} else {
+		s.counts.credit(l.out, f)
 		s.broker.Credit(l.out.consumer, fsm.Flow{DeliveryCount: f.DeliveryCount.Value, Credit: f.LinkCredit.Value, Drain: f.Drain, Echo: f.Echo})
 	}
 	return nil

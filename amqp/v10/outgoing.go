@@ -33,6 +33,7 @@ type outgoingLink struct {
 	count   uint32        // delivery-count
 	started bool          // the attach is answered
 	early   []fsm.Message // arrived before
+	news    linkNews
 }
 
 // attachOutgoing opens a link on which the client receives.

@@ -100,3 +100,94 @@ func TestProtocol10(t *testing.T) {
 		<-accepted
 	})
 }
+
+// mustQueue declares a queue whose leader is none of the nodes it returns.
+func (w *world) mustQueue(ctx context.Context, t *testing.T, name string, args rabbit.Table) (leader string, others []string) {
+	t.Helper()
+	conn, ch, err := w.connect(ctx, w.dialer("declarer"), w.names...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	args["x-queue-type"] = "quorum"
+	if _, err := ch.QueueDeclare(name, true, false, false, false, args); err != nil {
+		t.Fatal(err)
+	}
+	leader = w.leader(name)
+	for _, name := range w.names {
+		if name != leader {
+			others = append(others, name)
+		}
+	}
+	return leader, others
+}
+
+// A receiver in mode second learns what its outcomes have done, also of those that are on their way when the leader of the
+// queue is killed: what it was answered as accepted never comes again. What it has held for too long is released by the
+// next leader.
+func TestAnswersAcrossLeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(2, 3)
+		defer w.close()
+		for _, name := range w.names {
+			go w.start(name)
+		}
+		if !w.awaitReady() {
+			t.Fatal("not all nodes serve clients")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		leader, others := w.mustQueue(ctx, t, "q", rabbit.Table{"x-consumer-timeout": 60_000})
+		sender, err := w.dial10(ctx, t, "sender", others[0]).NewSender(ctx, "/queues/q", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const count = 40
+		for i := range count {
+			if err := sender.Send(ctx, &amqp.Message{Properties: &amqp.MessageProperties{MessageID: uint64(i)}, Data: [][]byte{{1}}}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mode := amqp.ReceiverSettleModeSecond
+		receiver, err := w.dial10(ctx, t, "receiver", others[1]).NewReceiver(ctx, "/queues/q", &amqp.ReceiverOptions{Credit: count, SettlementMode: &mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var held []*amqp.Message
+		for range count {
+			m, err := receiver.Receive(ctx, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, m)
+		}
+		for i, m := range held[:count-1] {
+			if i == count/2 {
+				w.crash(leader, false, 100)
+			}
+			if err := receiver.AcceptMessage(ctx, m); err != nil {
+				t.Fatalf("message %d: %v", i, err)
+			}
+		}
+		other, err := w.dial10(ctx, t, "other", others[0]).NewReceiver(ctx, "/queues/q", &amqp.ReceiverOptions{Credit: count})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := other.Receive(ctx, nil) // the one that was held for too long
+		if err != nil || m.Properties.MessageID != uint64(count-1) || m.Header.DeliveryCount != 0 {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		// Too late: it ends nothing. This client does not see the answer, since it forgets a delivery that is released.
+		late, stop := context.WithTimeout(ctx, 2*time.Second)
+		defer stop()
+		_ = receiver.AcceptMessage(late, held[count-1])
+		if err := other.AcceptMessage(ctx, m); err != nil {
+			t.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		if m, err := other.Receive(short, nil); err == nil {
+			t.Errorf("message %v comes again", m.Properties.MessageID)
+		}
+	})
+}
