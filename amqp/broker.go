@@ -15,9 +15,9 @@ type Broker interface {
 	// that a client learns nothing about which users exist; the reason is
 	// logged. A *fsm.Refusal means that the password could not be checked.
 	Login(ctx context.Context, user, password string, remote netip.Addr) error
-	// LoginCertified is Login for a client whose certificate states its
-	// identity.
-	LoginCertified(ctx context.Context, user string, remote netip.Addr) error
+	// LoginKnown is Login for a client that needs no password: its certificate
+	// states its identity, or it is anonymous.
+	LoginKnown(ctx context.Context, user string, remote netip.Addr) error
 	// Connect opens a vhost for a logged-in user.
 	Connect(ctx context.Context, user, vhost string) (Connection, error)
 	// ClusterName is announced to clients.
@@ -58,6 +58,10 @@ type Session interface {
 	// Admit is Check for a message whose body has not arrived: it looks for the exchange and at the user's rights
 	// only.
 	Admit(p *fsm.Publish) error
+	// Target looks for a queue that is to be published to by the default exchange,
+	// whoever owns it, and checks the user's right to do that. Once the queue is gone
+	// SessionEvents.Gone is called. It blocks.
+	Target(ctx context.Context, queue string) (fsm.QueueID, error)
 	// Refresh returns once the broker knows all definitions for which any
 	// client of any node has had an answer, or when ctx ends. It may be called
 	// during another call.

@@ -1,6 +1,7 @@
 package amqp
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -75,6 +76,9 @@ type Terms struct {
 	// Heartbeat is how often the client writes something, at least: it is given
 	// up after 2¼ to 2½ times that without input. 0: it need not.
 	Heartbeat time.Duration
+	// Linger is how long the client may take to leave after its close; 0: as for its
+	// answer to the server's.
+	Linger time.Duration
 	// Beat is how often something is written to the client, at least; 0: it need
 	// not be.
 	Beat time.Duration
@@ -298,7 +302,7 @@ func (c *Conn) finish(err error, written <-chan struct{}) {
 		c.end.begin(err)
 		c.teardown(true)
 		c.endpoint.FinishClose()
-		linger = c.closeWait()
+		linger = cmp.Or(c.Linger, c.closeWait())
 	case errors.Is(err, ErrEnding), c.end.isDone():
 		c.tellClose()
 	default:

@@ -8,12 +8,16 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/quorate/quorate/fsm"
 )
 
 // Names of SASL mechanisms that every protocol offers.
 const (
 	Plain    = "PLAIN"
 	External = "EXTERNAL" // for clients with a certificate
+	// Anonymous is for clients that do not say who they are, if there is a user for them.
+	Anonymous = "ANONYMOUS"
 )
 
 func remoteAddr(socket net.Conn) netip.Addr {
@@ -79,7 +83,17 @@ func (c *Conn) Login(ctx context.Context, user, password string) error {
 // LoginCertified is Login by the client's certificate, which it must have.
 func (c *Conn) LoginCertified(ctx context.Context) error {
 	user := c.server.cfg.CertificateUser(c.certificate)
-	return c.loggedIn(user, c.server.cfg.Broker.LoginCertified(c.over(ctx), user, c.remote))
+	return c.loggedIn(user, c.server.cfg.Broker.LoginKnown(c.over(ctx), user, c.remote))
+}
+
+// TakesAnonymous reports whether the client may log in without saying who it is, and the mechanism ANONYMOUS is offered.
+func (c *Conn) TakesAnonymous() bool { return c.server.cfg.AnonymousUser != "" }
+
+// LoginAnonymous is Login for such a client. trace is what it says of itself, for the log.
+func (c *Conn) LoginAnonymous(ctx context.Context, trace string) error {
+	user := c.server.cfg.AnonymousUser
+	c.Log.Info("anonymous login", slog.String("trace", fsm.Short(strings.ToValidUTF8(trace, "\uFFFD"))))
+	return c.loggedIn(user, c.server.cfg.Broker.LoginKnown(c.over(ctx), user, c.remote))
 }
 
 type protocolKey struct{}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -29,7 +30,7 @@ type lines struct {
 	invalid error
 }
 
-func (p *lines) Name() string { return "lines" }
+func (p *lines) Name() string { return string(p.header[:]) }
 
 func (p *lines) Speaks(h amqp.Header) bool { return h == p.header && p.spoken.Load() }
 func (p *lines) Header() amqp.Header       { return p.header }
@@ -117,6 +118,8 @@ func (t *talk) Run() error {
 			t.Out.Unlock()
 		case "close\n":
 			return amqp.ErrClientClosed
+		case "refused\n":
+			t.Refused("refused", "for want of a right")
 		case "ending\n":
 			return amqp.ErrEnding
 		case "panic\n":
@@ -232,6 +235,50 @@ func TestProtocolByHeader(t *testing.T) {
 		}
 		if got := r.say("GET / HT"); !strings.HasPrefix(got, "HTTP/1.1 400 ") {
 			t.Errorf("HTTP: %q", got)
+		}
+	})
+}
+
+// asked is a broker that tells for which protocol it is called.
+type asked struct {
+	*amqptest.Broker
+	of chan string
+}
+
+func (a asked) Login(ctx context.Context, user, password string, remote netip.Addr) error {
+	a.of <- "login by " + amqp.ProtocolOf(ctx)
+	return a.Broker.Login(ctx, user, password, remote)
+}
+
+func (a asked) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {
+	a.of <- "connect by " + amqp.ProtocolOf(ctx)
+	return a.Broker.Connect(ctx, user, vhost)
+}
+
+// The broker learns of which protocol a client is, and so do reports of refusals.
+func TestProtocolIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &lines{header: amqp.Header([]byte("LINES  1"))}
+		p.spoken.Store(true)
+		broker := asked{amqptest.NewBroker(), make(chan string, 9)}
+		r := &stage{t: t}
+		var err error
+		if r.server, err = amqp.New(amqp.Config{
+			Broker: broker, Protocols: []amqp.Protocol{p}, Refused: func(r amqp.Refusal) { broker.of <- r.Protocol + " " + r.Method },
+		}); err != nil {
+			t.Fatal(err)
+		}
+		conn := r.connect("LINES  1" + loginLine + "refused\nclose\n")
+		if rest, err := io.ReadAll(conn); string(rest) != "closed\n" || err != nil {
+			t.Errorf("%q, %v", rest, err)
+		}
+		for _, want := range []string{"login by LINES  1", "connect by LINES  1", "LINES  1 refused"} {
+			if got := <-broker.of; got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+		}
+		if err := r.server.Shutdown(context.Background()); err != nil {
+			t.Error(err)
 		}
 	})
 }

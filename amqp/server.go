@@ -323,6 +323,9 @@ type Config struct {
 	// CertificateUser returns the user of a verified client certificate. nil:
 	// certificates cannot be used to log in.
 	CertificateUser func(*x509.Certificate) string
+	// AnonymousUser is the user of clients that log in without saying who they
+	// are; empty: none may.
+	AnonymousUser string
 	// Refused is called with every request that is refused for lack of a right,
 	// and with what a client loses. It must not block; it may be nil.
 	Refused func(Refusal)

@@ -55,15 +55,18 @@ func (c *Conn) admit() bool {
 // have no outcome yet. The reader adds and waits; any goroutine releases.
 type Flow struct {
 	maxCount, maxBytes int64
-	count              atomic.Int64
-	memory             *Account // the bytes
-	waiting            atomic.Bool
-	wake               chan struct{} // capacity 1
+	// Slack is how many times the bounds the reader goes on: more than once if the client is told at the bounds to send
+	// nothing more. It is set before the connection is open.
+	Slack   int64
+	count   atomic.Int64
+	memory  *Account // the bytes
+	waiting atomic.Bool
+	wake    chan struct{} // capacity 1
 }
 
 // NewFlow returns a flow whose bytes count in memory.
 func NewFlow(maxCount, maxBytes int64, memory *Account) *Flow {
-	return &Flow{maxCount: maxCount, maxBytes: maxBytes, memory: memory, wake: make(chan struct{}, 1)}
+	return &Flow{maxCount: maxCount, maxBytes: maxBytes, Slack: 1, memory: memory, wake: make(chan struct{}, 1)}
 }
 
 // Add counts publishes that the broker has got.
@@ -79,22 +82,28 @@ func (f *Flow) Release(count, bytes int64) {
 	}
 	f.count.Add(-count)
 	f.memory.Add(-bytes)
-	if f.waiting.Load() && f.low() {
+	if f.waiting.Load() && f.low(f.Slack) {
 		f.signal()
 	}
 }
 
-// full reports whether the reader must stop.
-func (f *Flow) full() bool {
+// IsFull reports whether the bounds are reached.
+func (f *Flow) IsFull() bool { return f.full(1) }
+
+// IsLow reports whether a client that was stopped at the bounds may send again.
+func (f *Flow) IsLow() bool { return f.low(1) }
+
+// full reports whether so many times the bounds are reached.
+func (f *Flow) full(times int64) bool {
 	n := f.memory.bytes.Load()
-	return f.count.Load() >= f.maxCount || n >= f.maxBytes || n >= CrowdedBytes && f.memory.isCrowded()
+	return f.count.Load() >= times*f.maxCount || n >= times*f.maxBytes || n >= times*CrowdedBytes && f.memory.isCrowded()
 }
 
-// low reports whether a stopped reader may continue: a quarter below the bound,
-// so that it does not stop again at the next message.
-func (f *Flow) low() bool {
+// low reports whether whoever has stopped there may continue: a quarter below, so that
+// it does not stop again at the next message.
+func (f *Flow) low(times int64) bool {
 	n := f.memory.bytes.Load()
-	return f.count.Load() <= f.maxCount/4*3 && n <= f.maxBytes/4*3 && (n <= CrowdedBytes/4*3 || !f.memory.isCrowded())
+	return f.count.Load() <= times*f.maxCount/4*3 && n <= times*f.maxBytes/4*3 && (n <= times*CrowdedBytes/4*3 || !f.memory.isCrowded())
 }
 
 // IsMuch reports whether so much is on its way that a publisher is stopped rather than
@@ -104,12 +113,12 @@ func (f *Flow) IsMuch() bool { return f.memory.bytes.Load() >= CrowdedBytes }
 // wait blocks the reader while f is full. It returns false if the connection has
 // ended meanwhile.
 func (f *Flow) wait(c *Conn) bool {
-	if !f.full() {
+	if !f.full(f.Slack) {
 		return true
 	}
 	f.waiting.Store(true)
 	defer f.waiting.Store(false)
-	for !f.low() {
+	for !f.low(f.Slack) {
 		again := time.AfterFunc(crowdedTime, f.signal) // others may make room
 		ok := c.Await(f.wake)
 		again.Stop()

@@ -35,7 +35,7 @@ func TestOutboxBacklog(t *testing.T) {
 	if dropped == 0 {
 		t.Error("kept although it has too much requested")
 	}
-	if !o.requested.full() {
+	if !o.requested.IsFull() {
 		t.Error("the reader goes on")
 	}
 }

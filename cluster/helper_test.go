@@ -296,6 +296,8 @@ type client struct {
 	mu        sync.Mutex
 	changed   chan struct{} // closed and replaced at every event
 	settled   map[uint64]bool
+	why       map[uint64]error // of those that are not taken
+	gone      []fsm.QueueID
 	pending   int // publishes without an answer
 	inbox     []fsm.Message
 	cancelled []uint64
@@ -311,7 +313,7 @@ func (c *nodes) mustClient(node string) *client {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	cl := &client{t: c.t, node: node, conn: conn, changed: make(chan struct{}), settled: map[uint64]bool{}}
+	cl := &client{t: c.t, node: node, conn: conn, changed: make(chan struct{}), settled: map[uint64]bool{}, why: map[uint64]error{}}
 	if cl.session, err = conn.OpenSession(cl); err != nil {
 		c.t.Fatal(err)
 	}
@@ -333,7 +335,9 @@ func (c *client) Confirmed(first, last uint64, why error) {
 			if _, twice := c.settled[n]; twice {
 				c.t.Errorf("publish %d is settled twice", n)
 			}
-			c.settled[n] = fsm.IsConfirmed(why)
+			if c.settled[n] = fsm.IsConfirmed(why); why != nil {
+				c.why[n] = why
+			}
 			c.pending--
 		}
 	})
@@ -368,6 +372,8 @@ func (c *client) Revoked(consumer uint64, _ error) { c.Cancelled(consumer) }
 
 func (c *client) Credited(uint64, fsm.LinkState) {}
 func (c *client) Settled(uint64, []uint64)       {}
+
+func (c *client) Gone(queue fsm.QueueID) { c.event(func() { c.gone = append(c.gone, queue) }) }
 
 func (c *client) TimedOut(uint64, []uint64, fsm.Millis, bool) { c.event(func() { c.timedOut++ }) }
 

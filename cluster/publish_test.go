@@ -45,7 +45,7 @@ func TestPublishOne(t *testing.T) {
 		refused             fsm.Kind // 0: it is not
 	}{
 		{"guest", "", "q", true, 0}, {"guest", "", "none", false, 0}, {"guest", "", "full", false, fsm.Precondition},
-		{"guest", "none", "q", false, fsm.NotFoundKind}, {"eve", "", "q", false, fsm.NotAllowed}, {"guest", fsm.CommandExchange, "nonsense", false, fsm.NotFoundKind},
+		{"guest", "none", "q", false, fsm.NotFoundKind}, {"eve", "", "q", false, fsm.NoAccess}, {"guest", fsm.CommandExchange, "nonsense", false, fsm.NotFoundKind},
 	} {
 		for node, n := range c.all {
 			routed, err := n.Sessions().PublishOne(deadline(t), x.user, "/", &fsm.Publish{

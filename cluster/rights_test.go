@@ -79,6 +79,10 @@ func TestRightsReachAllNodes(t *testing.T) {
 		}
 	}
 	looked()
+	c.mustChange("n3", &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: &logpb.PutTopicPermission{
+		User: "ann", Vhost: "/", Exchange: "amq.topic", Write: "a", Read: ".*",
+	}}})
+	looked()
 	for _, step := range []struct {
 		what, vhost, want string
 		gone              *logpb.CatalogCommand

@@ -318,6 +318,10 @@ type SessionEvents interface {
 	Deliver(messages []Message)
 	// Cancelled reports that the queue of this consumer is gone.
 	Cancelled(consumer uint64)
+	// Gone reports that a queue is gone of which the session was told that it is a
+	// target. Publishes that it was sent have their outcomes, unless they were routed
+	// again to one that lives.
+	Gone(queue QueueID)
 	// Revoked reports that the user may no longer read the queue of this
 	// consumer. why is the error that the user would now get.
 	Revoked(consumer uint64, why error)
@@ -395,6 +399,9 @@ const (
 	NotImplemented                 // 540
 	Unavailable                    // no leader in time: 406 on the channel
 	Forced                         // 320: the connection ends with its node's boot
+	NoVHost                        // 530: the vhost that is to be opened does not exist
+	NoAccess                       // 530: the user has no permission in it
+	LimitReached                   // 530: there are too many connections or sessions
 )
 
 // Refusal is an error that a client sees. Its text goes onto the wire after the
@@ -406,9 +413,9 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Text }
 
-// LimitReached ends the text of a Precondition if there are as many queues or exchanges as may be, so that a protocol can
+// LimitText ends the text of a Precondition if there are as many queues or exchanges as may be, so that a protocol can
 // tell it apart.
-const LimitReached = " is reached"
+const LimitText = " is reached"
 
 // UnknownExchangeType is the text of the Precondition if there is no such type of exchange.
 func UnknownExchangeType(name string) string { return "unknown exchange type '" + name + "'" }

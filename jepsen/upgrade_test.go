@@ -1,9 +1,12 @@
 package jepsen
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net"
 	"testing"
 	"time"
 
@@ -111,8 +114,55 @@ func (r *run) exchange(to program, version int, nodes ...*cluster.Node) error {
 		if err := r.awaitVersion(version); err != nil {
 			return fmt.Errorf("node %d, %s: %w", n.Number, to.name, err)
 		}
+		if err := r.speak(version); err != nil {
+			return fmt.Errorf("after node %d got %s: %w", n.Number, to.name, err)
+		}
 	}
 	return nil
+}
+
+// The headers of AMQP 1.0, as a login begins with it, and of 0-9-1.
+const (
+	header10  = "AMQP\x03\x01\x00\x00"
+	header091 = "AMQP\x00\x00\x09\x01"
+)
+
+// speaksSince is the fsm_version from which on nodes speak AMQP 1.0: then all of them can read its messages.
+const speaksSince = 3
+
+// speak checks that all nodes, whenever they were started, speak AMQP 1.0 if the version allows it, and only then.
+func (r *run) speak(version int) error {
+	want := header091
+	if version >= speaksSince {
+		want = header10
+	}
+	for _, n := range r.Nodes {
+		if got, err := answer(r.ctx, n.AMQP, header10); err != nil || got != want {
+			return fmt.Errorf("node %d answers the header of AMQP 1.0 with %q, want %q; %v", n.Number, got, want, err)
+		}
+	}
+	return nil
+}
+
+// answer sends a protocol header and returns the node's.
+func answer(ctx context.Context, addr, header string) (string, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if by, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(by); err != nil {
+			return "", err
+		}
+	}
+	if _, err := io.WriteString(conn, header); err != nil {
+		return "", err
+	}
+	got := make([]byte, len(header))
+	n, err := io.ReadFull(conn, got)
+	return string(got[:n]), err
 }
 
 // awaitVersion waits until all nodes know the cluster to be of a version, which must not

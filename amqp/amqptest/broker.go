@@ -33,6 +33,7 @@ type Broker struct {
 	heldSettled  []func()
 	deferred     map[string]bool // tokens
 	refuse       map[string]error
+	forbidden    map[string]bool
 	command      func(*fsm.Publish) ([]fsm.Held, error)
 	failures     map[string]error
 	blocked      map[string]chan struct{}
@@ -72,14 +73,15 @@ func NewBroker() *Broker {
 			"amq.direct": {kind: "direct"},
 			"amq.fanout": {kind: "fanout"},
 		},
-		queues:   map[string]*queue{},
-		sessions: map[*session]bool{},
-		replies:  map[string]requester{},
-		refuse:   map[string]error{},
-		failures: map[string]error{},
-		blocked:  map[string]chan struct{}{},
-		waiting:  map[string]int{},
-		deferred: map[string]bool{},
+		queues:    map[string]*queue{},
+		sessions:  map[*session]bool{},
+		replies:   map[string]requester{},
+		refuse:    map[string]error{},
+		forbidden: map[string]bool{},
+		failures:  map[string]error{},
+		blocked:   map[string]chan struct{}{},
+		waiting:   map[string]int{},
+		deferred:  map[string]bool{},
 	}
 	b.changed = sync.NewCond(&b.mu)
 	return b
@@ -136,6 +138,13 @@ func (b *Broker) RefusePublishes(queue string, refuse bool) {
 	if refuse {
 		b.refuse[queue] = &fsm.NotTaken{Queue: queue}
 	}
+}
+
+// Forbid takes away the right to write to an exchange. Clients are told by Server.Renew.
+func (b *Broker) Forbid(exchange string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forbidden[exchange] = true
 }
 
 // OnCommand has f execute what is published to the command exchange. It returns what the command has taken and not
@@ -335,8 +344,8 @@ func (b *Broker) Login(_ context.Context, user, password string, _ netip.Addr) e
 	return nil
 }
 
-// LoginCertified accepts guest.
-func (b *Broker) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
+// LoginKnown accepts guest.
+func (b *Broker) LoginKnown(ctx context.Context, user string, remote netip.Addr) error {
 	return b.Login(ctx, user, "guest", remote)
 }
 
@@ -346,7 +355,7 @@ func (b *Broker) Connect(_ context.Context, _, vhost string) (amqp.Connection, e
 		return nil, err
 	}
 	if vhost != "/" {
-		return nil, fsm.Refuse(fsm.NotAllowed, "vhost "+vhost+" not found")
+		return nil, fsm.Refuse(fsm.NoVHost, "vhost "+vhost+" not found")
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -570,6 +579,9 @@ func (b *Broker) deleteQueue(name string) {
 		c.session.event(func(e fsm.SessionEvents) { e.Cancelled(number) })
 	}
 	for s := range b.sessions {
+		if s.targets[q] {
+			s.event(func(e fsm.SessionEvents) { e.Gone(fsm.QueueID(q.token &^ (1 << 63))) })
+		}
 		for token, h := range s.held {
 			if h.queue == q {
 				delete(s.held, token)

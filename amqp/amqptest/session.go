@@ -22,6 +22,7 @@ type session struct {
 	closed       bool
 	consumers    map[uint64]*consumer
 	held         map[uint64]*holding
+	targets      map[*queue]bool
 	limit        int // of what consumers hold together; 0: none
 	heldConfirms []heldConfirm
 	dropped      uint64 // publishes accepted and forgotten, up to this one
@@ -149,6 +150,8 @@ func (s *session) check(p *fsm.Publish) error {
 		return nil
 	case x == nil:
 		return notFound("exchange", p.Exchange)
+	case s.broker.forbidden[p.Exchange]:
+		return fsm.Refuse(fsm.AccessRefused, "write access to exchange '"+p.Exchange+"' in vhost '/' refused for user 'guest'")
 	case x.internal:
 		return fsm.Refuse(fsm.AccessRefused, "cannot publish to internal exchange '"+p.Exchange+"' in vhost '/'")
 	case p.TTLError != nil:
@@ -217,6 +220,25 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 		s.confirm(p.Number, why)
 	}
 	return len(queues) > 0, nil
+}
+
+// Target finds a queue, whoever owns it.
+func (s *session) Target(ctx context.Context, name string) (fsm.QueueID, error) {
+	b := s.broker
+	if err := b.enter(ctx, "Target"); err != nil {
+		return 0, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queues[name]
+	if q == nil {
+		return 0, notFound("queue", name)
+	}
+	if s.targets == nil {
+		s.targets = map[*queue]bool{}
+	}
+	s.targets[q] = true
+	return fsm.QueueID(q.token &^ (1 << 63)), nil
 }
 
 // Written is no news: the broker bounds nothing.

@@ -494,7 +494,7 @@ func (ch *channel) Kept(deliveries []fsm.Held) {
 	ch.consumers.kept(deliveries)
 }
 
-// uncredited is never told what only consumers with credit are told: those of this protocol have a prefetch.
+// uncredited is never told what only links are told: consumers of this protocol have a prefetch, and publishers no links.
 type uncredited struct{}
 
 // Credited and what follows are not called.
@@ -502,6 +502,9 @@ func (uncredited) Credited(uint64, fsm.LinkState) {}
 
 // Settled is as Credited.
 func (uncredited) Settled(uint64, []uint64) {}
+
+// Gone is as Credited.
+func (uncredited) Gone(fsm.QueueID) {}
 
 // Cancelled ends a consumer whose queue is gone.
 func (ch *channel) Cancelled(number uint64) {

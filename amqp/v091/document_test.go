@@ -30,6 +30,7 @@ var (
 	kinds = map[string]fsm.Kind{
 		"Internal": fsm.Internal, "NotFoundKind": fsm.NotFoundKind, "AccessRefused": fsm.AccessRefused, "Locked": fsm.Locked,
 		"Precondition": fsm.Precondition, "NotAllowed": fsm.NotAllowed, "NotImplemented": fsm.NotImplemented, "Unavailable": fsm.Unavailable, "Forced": fsm.Forced,
+		"NoVHost": fsm.NoVHost, "NoAccess": fsm.NoAccess, "LimitReached": fsm.LimitReached,
 	}
 )
 

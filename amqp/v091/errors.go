@@ -25,6 +25,9 @@ var refusalCodes = map[fsm.Kind]uint16{
 	fsm.NotImplemented: wire.CodeNotImplemented,
 	fsm.Unavailable:    wire.CodePreconditionFailed,
 	fsm.Forced:         wire.CodeConnectionForced,
+	fsm.NoVHost:        wire.CodeNotAllowed,
+	fsm.NoAccess:       wire.CodeNotAllowed,
+	fsm.LimitReached:   wire.CodeNotAllowed,
 }
 
 // endsConnection reports whether an error with this code closes the

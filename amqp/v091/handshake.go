@@ -131,6 +131,9 @@ func (h *handshake) login(mechanism, response string) error {
 	if mechanism == amqp.External && h.IsCertified() {
 		return h.LoginCertified(h.ctx)
 	}
+	if mechanism == amqp.Anonymous && h.TakesAnonymous() {
+		return h.LoginAnonymous(h.ctx, response)
+	}
 	user, password, err := credentials(mechanism, response)
 	if err != nil {
 		return err
@@ -222,9 +225,12 @@ func closeMethod(e *wire.Error) *wire.ConnectionClose {
 
 // mechanisms lists the SASL mechanisms that are offered.
 func (h *handshake) mechanisms() string {
-	passwords := amqp.Plain + " " + amqplain
+	list := amqp.Plain + " " + amqplain
 	if h.IsCertified() {
-		return passwords + " " + amqp.External
+		list += " " + amqp.External
 	}
-	return passwords
+	if h.TakesAnonymous() {
+		list += " " + amqp.Anonymous
+	}
+	return list
 }

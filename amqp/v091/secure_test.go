@@ -89,3 +89,28 @@ func TestTLS(t *testing.T) {
 		t.Errorf("answer to a client without TLS: %q", answer[:n])
 	}
 }
+
+// anonymously logs in without saying who the client is.
+type anonymously struct{}
+
+func (anonymously) Mechanism() string { return amqp.Anonymous }
+func (anonymously) Response() string  { return "" }
+
+// Clients that do not say who they are have a user if there is one for them.
+func TestAnonymous(t *testing.T) {
+	for user, want := range map[string]string{"guest": "", "nobody": "username or password not allowed", "": "could not negotiate a shared mechanism"} {
+		t.Run(user, func(t *testing.T) {
+			s := mustServe(t, func(c *amqp.Config) { c.AnonymousUser = user })
+			c, err := amqp091.DialConfig("amqp://"+s.addr+"/", amqp091.Config{SASL: []amqp091.Authentication{anonymously{}}})
+			switch {
+			case want == "" && err != nil, want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+				t.Error(err)
+			case err == nil:
+				if list := s.Connections(); len(list) != 1 || list[0].User != user || list[0].Mechanism != amqp.Anonymous {
+					t.Errorf("%+v", list)
+				}
+				must(t, c.Close())
+			}
+		})
+	}
+}

@@ -9,6 +9,9 @@ const (
 	sendMixed     = 2
 )
 
+// maxTag is the longest delivery-tag, in bytes.
+const maxTag = 32
+
 // firstPart is how much memory a delivery of several frames gets at first. It is doubled as the delivery arrives,
 // whatever that has announced.
 const firstPart = 4 << 10
@@ -24,6 +27,8 @@ type assembly struct {
 	id      uint32
 	settled bool
 	format  uint32
+	tag     [maxTag]byte
+	tagSize int
 	body    []byte // of more than one frame
 }
 
@@ -73,13 +78,17 @@ func (a *assembly) admit(t *wire.Transfer) *wire.Error {
 	case !t.Settled.Value && t.RcvSettleMode.Value == 1:
 		return wire.Errorf(wire.ConditionNotImplemented, "rcv-settle-mode second not supported")
 	}
+	a.tagSize = copy(a.tag[:], t.DeliveryTag)
 	a.active, a.id, a.settled, a.format = true, t.DeliveryID.Value, t.Settled.Value, t.MessageFormat.Value
 	return nil
 }
 
+// keep adds a part, of which no more than limit come.
 func (a *assembly) keep(payload []byte) {
-	if a.body == nil {
-		a.body = make([]byte, 0, max(firstPart, 2*len(payload)))
+	if n := len(a.body) + len(payload); n > cap(a.body) {
+		grown := make([]byte, len(a.body), max(min(2*n, a.limit), min(firstPart, a.limit), n))
+		copy(grown, a.body)
+		a.body = grown
 	}
 	a.body = append(a.body, payload...)
 }

@@ -45,7 +45,7 @@ func TestDeliveryOfManyFrames(t *testing.T) {
 		if err != nil || done || got != nil {
 			t.Fatalf("frame %d: %v, %v", i, done, err)
 		}
-		if n := a.size(); n > max(firstPart, int64(4*len(a.body))) {
+		if n := a.size(); n > max(firstPart, int64(2*len(a.body))) {
 			t.Fatalf("%d octets take %d", len(a.body), n)
 		}
 	}

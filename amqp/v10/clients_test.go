@@ -120,3 +120,47 @@ func TestSessions(t *testing.T) {
 		t.Errorf("the session is still there: %v", fmt.Sprint(got))
 	}
 }
+
+// answerTo sends an attach, and returns the server's.
+func (r *raw) answerTo(a *wire.Attach) *wire.Attach {
+	r.t.Helper()
+	r.send(channel, a)
+	return expect[*wire.Attach](r)
+}
+
+// Links count as memory of their client, which gets no more beyond the bound of a connection; one that it gives up makes
+// room for another.
+func TestLinksAreHeld(t *testing.T) {
+	s := mustServe(t, func(c *amqp.Config) {
+		c.Protocols, c.HeldByConnection = []amqp.Protocol{v10.Protocol{LinkMax: 1 << 16}}, 1<<20
+	})
+	r := s.mustRaw()
+	r.login(anOpen())
+	expect[*wire.Open](r)
+	r.send(channel, &wire.Begin{IncomingWindow: 100, OutgoingWindow: 100, HandleMax: 1<<32 - 1})
+	expect[*wire.Begin](r)
+	attach := func(handle uint32) *wire.Error {
+		a := aSender("/exchanges/amq.fanout")
+		a.Handle, a.Name = handle, fmt.Sprint(handle)
+		if answer := r.answerTo(a); answer.Target != nil {
+			expect[*wire.Flow](r)
+			return nil
+		}
+		return expect[*wire.Detach](r).Error
+	}
+	n := uint32(0)
+	var refused *wire.Error
+	for ; refused == nil && n < 2000; n++ {
+		refused = attach(n)
+	}
+	if n < 900 || n > 1100 {
+		t.Errorf("%d links fit into a mebibyte", n)
+	}
+	mustCondition(t, refused, wire.ConditionResourceLimit, "held_memory.connection = 1048576")
+	r.send(channel, &wire.Detach{Handle: n - 1, Closed: true})
+	r.send(channel, &wire.Detach{Handle: 0, Closed: true})
+	expect[*wire.Detach](r)
+	if err := attach(0); err != nil {
+		t.Errorf("in the room of another: %v", err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v10/wire"
@@ -19,6 +20,8 @@ type conn struct {
 	list     sessionList
 
 	terms // set by the handshake
+
+	starved atomic.Bool // sessions have been given no new window, see mayGrant
 
 	// For the reader.
 	stage    stage
@@ -36,9 +39,34 @@ type terms struct {
 }
 
 func newConn(p Protocol, shared *amqp.Conn) *conn {
+	shared.Flow.Slack = windowSlack
 	return &conn{
 		Conn: shared, protocol: p, out: outbox{shared.Out}, sessions: map[uint16]*session{},
 		in: wire.NewReader(shared.Source, shared.Config().InitialFrameMax),
+	}
+}
+
+// windowSlack is how many times the bounds of publishes without an outcome the client is read on. At the bounds it is given no
+// new window, but it may settle what it has received.
+const windowSlack = 2
+
+// mayGrant reports whether sessions are given new windows. If not, grantAgain does that once enough publishes have their
+// outcomes.
+func (c *conn) mayGrant() bool {
+	if !c.Flow.IsFull() {
+		return true
+	}
+	c.starved.Store(true)
+	return !c.Flow.IsFull() // grantAgain may have missed it
+}
+
+// grantAgain gives sessions the windows that they were not given. It is called, without locks of counts, after publishes
+// have their outcomes.
+func (c *conn) grantAgain() {
+	if c.starved.Load() && c.Flow.IsLow() && c.starved.CompareAndSwap(true, false) {
+		for _, s := range c.list.all() {
+			s.counts.grant(nil)
+		}
 	}
 }
 
@@ -196,6 +224,10 @@ func (c *conn) Renew() {
 		e := protocolError(err)
 		c.Refused("", e.Description)
 		c.fail(e)
+		return
+	}
+	for _, s := range c.list.all() {
+		s.renew()
 	}
 }
 

@@ -22,6 +22,7 @@ type counts struct {
 
 	links      map[uint64]*outgoingLink // by their consumer's number
 	last       uint64                   // last number used
+	incoming   int                      // links
 	deliveries unsettled
 	held       []heldSend          // nothing behind it is sent before it
 	flows      int                 // of these
@@ -65,6 +66,7 @@ func (c *counts) complete(l *incomingLink) bool {
 func (c *counts) begin(l *incomingLink, count, limit uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.incoming++
 	l.credit.begin(count, limit)
 	if !c.closed {
 		c.pushCredit(l)
@@ -76,6 +78,7 @@ func (c *counts) end(l *incomingLink) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l.gone = true
+	c.incoming--
 }
 
 // grant gives the client a new window, and new credit on a link, if that is due. l may be nil.
@@ -85,7 +88,7 @@ func (c *counts) grant(l *incomingLink) {
 	if c.closed {
 		return
 	}
-	low := c.in.isLow()
+	low := c.in.isLow() && c.session.conn.mayGrant()
 	if low {
 		c.in.refill()
 	}

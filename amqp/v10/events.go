@@ -47,7 +47,7 @@ func (s *session) Settled(number uint64, lost []uint64) {
 // Cancelled ends the link of a consumer whose queue is gone.
 func (s *session) Cancelled(consumer uint64) {
 	defer s.conn.Contain("cancel")
-	s.endLink(consumer, wire.Errorf(wire.ConditionResourceDeleted, "the queue was deleted"))
+	s.endLink(consumer, errDeleted)
 }
 
 // Revoked ends the link of a consumer that may not read its queue any more.

@@ -106,10 +106,14 @@ func (h *handshake) login() error {
 
 // mechanisms are the SASL mechanisms that are offered.
 func (h *handshake) mechanisms() []string {
+	list := []string{amqp.Plain}
 	if h.IsCertified() {
-		return []string{amqp.Plain, amqp.External}
+		list = append(list, amqp.External)
 	}
-	return []string{amqp.Plain}
+	if h.TakesAnonymous() {
+		list = append(list, amqp.Anonymous)
+	}
+	return list
 }
 
 // authenticate logs the client in. code is the outcome that it is told; with an error the connection ends.
@@ -117,6 +121,8 @@ func (h *handshake) authenticate(start *wire.SASLInit) (code byte, err error) {
 	switch {
 	case start.Mechanism == amqp.External && h.IsCertified():
 		err = h.LoginCertified(h.ctx)
+	case start.Mechanism == amqp.Anonymous && h.TakesAnonymous():
+		err = h.LoginAnonymous(h.ctx, string(start.InitialResponse))
 	case start.Mechanism == amqp.Plain:
 		user, password, ok := amqp.PlainLogin(string(start.InitialResponse))
 		if !ok {
@@ -156,7 +162,7 @@ func (h *handshake) open() error {
 		if isInternal(err) {
 			h.Log.Error("open failed", slog.Any("error", err))
 		}
-		return protocolError(err)
+		return openError(err, h.User, vhost)
 	}
 	h.in.Expect(wire.FrameAMQP, h.Config().FrameMax)
 	h.out.push(0, h.openFrame())
@@ -186,6 +192,9 @@ func (h *handshake) readOpen(o *wire.Open) error {
 	}
 }
 
+// closeLinger is how long a client may take to leave after the answer to its close.
+const closeLinger = 10 * time.Second
+
 // minIdleTimeOut is the shortest time, in ms, within which a client may want to hear something.
 const minIdleTimeOut = 1000
 
@@ -194,7 +203,7 @@ func (h *handshake) takeTerms(o *wire.Open) {
 	h.containerID, h.properties = o.ContainerID, clientTable(o.Properties)
 	h.maxFrame = min(o.MaxFrameSize, h.Config().FrameMax)
 	h.channelMax = min(o.ChannelMax, uint16(h.protocol.SessionMax-1))
-	h.Heartbeat = h.Config().Heartbeat
+	h.Heartbeat, h.Linger = h.Config().Heartbeat, closeLinger
 	// The writer notices at its next beat that it has written nothing since the last one.
 	h.Beat = time.Duration(o.IdleTimeOut) * time.Millisecond / 4
 	h.Log = h.Log.With(slog.String("container", o.ContainerID))
@@ -205,13 +214,19 @@ func (c *conn) openFrame() *wire.Open {
 	cfg := c.Config()
 	return &wire.Open{
 		ContainerID: cfg.Broker.ClusterName(), MaxFrameSize: cfg.FrameMax, ChannelMax: uint16(c.protocol.SessionMax - 1),
-		IdleTimeOut: uint32(cfg.Heartbeat.Milliseconds() / 2), Properties: serverProperties(cfg),
-		OfferedCapabilities: []string{"ANONYMOUS-RELAY"},
+		IdleTimeOut: uint32(cfg.Heartbeat.Milliseconds() / 2), Properties: serverProperties(cfg, c.protocol.Node),
+		OfferedCapabilities: capabilities,
 	}
 }
 
+// capabilities are offered to clients: those that they know from other servers, and the broker's own by their names in
+// 0-9-1.
+var capabilities = []string{
+	"LINK_PAIR_V1_0", "ANONYMOUS-RELAY", "quorate_commands", "message_lock_renewal", "message_deferral", "message_scheduling",
+}
+
 // serverProperties returns the properties of the server's open.
-func serverProperties(cfg *amqp.Config) wire.MapBytes {
+func serverProperties(cfg *amqp.Config, node string) wire.MapBytes {
 	all := map[string]string{
 		"cluster_name": cfg.Broker.ClusterName(),
 		"copyright":    "The quorate authors",
@@ -219,6 +234,9 @@ func serverProperties(cfg *amqp.Config) wire.MapBytes {
 		"platform":     "Go",
 		"product":      "quorate",
 		"version":      peerVersion + "+quorate." + cfg.Version,
+	}
+	if node != "" {
+		all["node"] = node
 	}
 	maps.Copy(all, cfg.ServerProperties)
 	b := wire.StartMap(nil)

@@ -16,6 +16,7 @@ type link struct {
 	handle  uint32
 	name    string
 	address wire.Optional[string] // of the server's end, as the client gave it, or as it is made
+	held    int64                 // what the session's memory counts for it
 	// ended: the server has detached it. What still comes for it is ignored until the client's detach.
 	ended bool
 	in    *incomingLink // nil: it is another one, or ended
@@ -30,7 +31,8 @@ type incomingLink struct {
 	session  *session
 	handle   uint32
 	to       address
-	isRelay  bool // messages say where they go
+	isRelay  bool        // messages say where they go
+	queue    fsm.QueueID // to which they go; 0: to an exchange
 	assembly assembly
 
 	// Under counts.mu.
@@ -48,6 +50,10 @@ func (s *session) attach(a *wire.Attach) (next func(), err *wire.Error) {
 	}
 	l := &link{handle: a.Handle, name: a.Name, address: addressOf(a)}
 	s.links[a.Handle] = l
+	if e := s.hold(l, a); e != nil {
+		s.refuseLink(l, a, e)
+		return nil, nil
+	}
 	if e := refuseAttach(a); e != nil {
 		s.refuseLink(l, a, e)
 		return nil, nil
@@ -62,11 +68,29 @@ func (s *session) attach(a *wire.Attach) (next func(), err *wire.Error) {
 	return s.attachIncoming(l, a), nil
 }
 
+// linkBytes is about what a link costs, with names of the longest kind.
+const linkBytes = 1 << 10
+
+// hold counts the memory of a link. An error refuses it.
+func (s *session) hold(l *link, a *wire.Attach) *wire.Error {
+	n := int64(linkBytes)
+	if a.Source != nil {
+		n += int64(len(a.Source.Filter))
+	}
+	if over := s.memory.Take(n); over != nil {
+		return wire.Errorf(wire.ConditionResourceLimit, "%s", amqp.AboutHeld(over))
+	}
+	l.held = n
+	return nil
+}
+
 // refuseAttach returns why a link of no kind is to be had.
 func refuseAttach(a *wire.Attach) *wire.Error {
 	_, coordinates := a.Target.(*wire.Coordinator)
 	unsettled := a.Unsettled.Walk()
 	switch {
+	case len(a.Name) > maxName:
+		return wire.Errorf(wire.ConditionInvalidField, "the name of the link is longer than %d bytes", maxName)
 	case !a.Role && coordinates:
 		return wire.Errorf(wire.ConditionNotImplemented, "Transactions not supported")
 	case unsettled.Next(), a.IncompleteUnsettled:
@@ -91,6 +115,9 @@ func (s *session) attachIncoming(l *link, a *wire.Attach) (next func()) {
 		defer s.gate.Unlock()
 		if s.state != sessionOpen {
 			return
+		}
+		if err == nil {
+			err = s.lacksRight(in) // Renew does not know the link yet
 		}
 		if err != nil {
 			s.refuseLink(l, a, s.refusal("attach", err))
@@ -129,12 +156,9 @@ func (s *session) mayPublish(l *incomingLink) error {
 	ctx, cancel := context.WithTimeout(s.conn.Context(), s.conn.Config().OperationTimeout)
 	defer cancel()
 	if l.to.isQueue() {
-		_, err := s.broker.DeclareQueue(ctx, fsm.QueueSpec{Name: l.to.key, Passive: true})
-		r := new(fsm.Refusal)
-		// Others may publish to an exclusive queue.
-		if err != nil && !(errors.As(err, &r) && r.Kind == fsm.Locked) {
-			return err
-		}
+		id, err := s.broker.Target(ctx, l.to.key)
+		l.queue = id
+		return err
 	}
 	p := fsm.Publish{Exchange: l.to.exchange, RoutingKey: l.to.key}
 	err := s.broker.Admit(&p)
@@ -177,11 +201,12 @@ func (s *session) detach(l *link, e *wire.Error) {
 	if l.ended {
 		return
 	}
-	s.conn.Log.Info("link error", slog.Int("channel", int(s.channel)), slog.String("link", l.name), slog.Any("error", e))
+	s.conn.Log.Info("link error", slog.Int("channel", int(s.channel)), slog.String("link", fsm.Short(l.name)), slog.Any("error", e))
 	s.drop(l)
 	s.pairs.leave(l)
 	s.dynamic.deleteLater(l)
-	l.ended = true
+	// A client may refuse itself many links with names of any length.
+	l.ended, l.name, l.address = true, "", wire.Optional[string]{}
 	if l.out != nil {
 		s.broker.Drop(l.out.consumer)
 		s.giveBack(l.out)
@@ -211,6 +236,7 @@ func (s *session) detached(d *wire.Detach) (next func()) {
 	}
 	delete(s.links, d.Handle)
 	s.pairs.leave(l)
+	s.memory.Add(-l.held)
 	answer := &wire.Detach{Handle: d.Handle, Closed: d.Closed}
 	switch {
 	case l.ended:

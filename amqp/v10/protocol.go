@@ -17,6 +17,8 @@ type Protocol struct {
 	SessionMax int
 	// LinkMax is how many links a session may have; by default 256.
 	LinkMax int
+	// Node is the name of this node, as it is announced to clients; empty: it is not.
+	Node string
 	// DefaultVHost is opened for a client that names none; by default "/".
 	DefaultVHost string
 }

@@ -179,7 +179,7 @@ func (l *incomingLink) destination(p *wire.Properties) (address, *wire.Error) {
 // is settled; otherwise the error is the link's.
 func (p *publisher) reject(l *link, why *wire.Error) *wire.Error {
 	if !l.in.isRelay || l.in.assembly.settled {
-		return why
+		return l.in.named(why)
 	}
 	p.rejectOnly(l, why)
 	return nil
@@ -203,6 +203,9 @@ func (p *publisher) refused(l *link, out *fsm.Publish, cause error) *wire.Error 
 	another := out.UserError != nil && errors.Is(cause, out.UserError)
 	if !another && (isRelay && out.Confirm || e.Condition == wire.ConditionPreconditionFailed) {
 		return nil
+	}
+	if isRelay {
+		return l.in.named(e)
 	}
 	return e
 }
@@ -234,6 +237,7 @@ func (p *publisher) resolve(first, last uint64, state wire.Outcome, why *wire.Er
 	for _, l := range links {
 		s.counts.grant(l)
 	}
+	s.conn.grantAgain()
 }
 
 // headers and property give the broker what it wants to know of the message that is being published.

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
 )
 
 // raw is a client that sends and expects frames.
@@ -206,6 +208,37 @@ func TestLogin(t *testing.T) {
 	}
 }
 
+// Clients that do not say who they are have a user if there is one for them.
+func TestAnonymousLogin(t *testing.T) {
+	s := mustServe(t, func(c *amqp.Config) { c.AnonymousUser = "guest" })
+	r := s.mustRaw()
+	r.header(3, 3)
+	if m := expect[*wire.SASLMechanisms](r); !reflect.DeepEqual(m.SASLServerMechanisms, []string{"PLAIN", "ANONYMOUS"}) {
+		t.Fatalf("mechanisms %q", m.SASLServerMechanisms)
+	}
+	r.send(0, &wire.SASLInit{Mechanism: "ANONYMOUS", InitialResponse: []byte("trace \xff")})
+	if o := expect[*wire.SASLOutcome](r); o.Code != 0 {
+		t.Fatalf("outcome %d", o.Code)
+	}
+	r.header(0, 0)
+	r.in.Expect(wire.FrameAMQP, 1<<20)
+	r.send(0, anOpen())
+	expect[*wire.Open](r)
+	if list := s.Connections(); len(list) != 1 || list[0].User != "guest" || list[0].Mechanism != "ANONYMOUS" {
+		t.Errorf("%+v", list)
+	}
+	s.broker.Fail("Login", fsm.Refuse(fsm.Forced, "not now"))
+	for _, want := range []byte{4, 0} {
+		r := s.mustRaw()
+		r.header(3, 3)
+		expect[*wire.SASLMechanisms](r)
+		r.send(0, &wire.SASLInit{Mechanism: "ANONYMOUS"})
+		if o := expect[*wire.SASLOutcome](r); o.Code != want {
+			t.Errorf("outcome %d, want %d", o.Code, want)
+		}
+	}
+}
+
 // Nothing but a login comes before the outcome.
 func TestFramesDuringLogin(t *testing.T) {
 	s := mustServe(t, nil)
@@ -245,12 +278,15 @@ func TestPipelinedOpening(t *testing.T) {
 	}
 }
 
+// offered are the capabilities that clients look for.
+var offered = []string{"LINK_PAIR_V1_0", "ANONYMOUS-RELAY", "quorate_commands", "message_lock_renewal", "message_deferral", "message_scheduling"}
+
 func TestAnsweredOpen(t *testing.T) {
 	s := mustServe(t, nil)
 	r := s.mustRaw()
 	r.login(&wire.Open{ContainerID: "c", MaxFrameSize: 1 << 20, ChannelMax: 9, Hostname: "broker.example.org"})
 	o := expect[*wire.Open](r)
-	if o.ContainerID == "" || o.MaxFrameSize != 128<<10 || o.ChannelMax != 63 || o.IdleTimeOut != 30_000 || !reflect.DeepEqual(o.OfferedCapabilities, []string{"ANONYMOUS-RELAY"}) {
+	if o.ContainerID == "" || o.MaxFrameSize != 128<<10 || o.ChannelMax != 63 || o.IdleTimeOut != 30_000 || !reflect.DeepEqual(o.OfferedCapabilities, offered) {
 		t.Errorf("%+v", o)
 	}
 	r.send(0, &wire.Close{Error: wire.Errorf("mine", "bye")})
@@ -476,12 +512,13 @@ func TestRefusedLinks(t *testing.T) {
 		{"bad source", aReceiver("/exchanges/amq.direct"), wire.ConditionInvalidField, "/exchanges/amq.direct"},
 		{"null source", receiver(func(a *wire.Attach) { a.Source = nil }), wire.ConditionInvalidField, "source is null"},
 		{"outcomes", receiver(func(a *wire.Attach) { a.Source.Outcomes = []string{"amqp:accepted:list", "x"} }), wire.ConditionNotImplemented, "Outcomes not supported"},
+		{"long name", sender(func(a *wire.Attach) { a.Name = strings.Repeat("n", 256) }), wire.ConditionInvalidField, "the name of the link is longer than 255 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := s.mustOpen()
 			r.send(channel, c.attach)
 			a := expect[*wire.Attach](r)
-			if a.Name != "l" || a.Role == c.attach.Role || a.Role && a.Target != nil || !a.Role && a.Source != nil {
+			if a.Name != c.attach.Name || a.Role == c.attach.Role || a.Role && a.Target != nil || !a.Role && a.Source != nil {
 				t.Errorf("%+v", a)
 			}
 			d := expect[*wire.Detach](r)

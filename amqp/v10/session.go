@@ -359,12 +359,14 @@ func (s *session) free() {
 // pushLast pushes the outcomes that are known, and the session's last frame. Later outcomes are lost.
 func (s *session) pushLast(last *wire.End) {
 	s.conn.Flow.Release(s.conn.out.pushLast(&s.publisher.outcomes, last))
+	s.conn.grantAgain()
 }
 
 // dropLinks drops the deliveries that arrive.
 func (s *session) dropLinks() {
 	for _, l := range s.links {
 		s.drop(l)
+		s.memory.Add(-l.held)
 	}
 	clear(s.links)
 	clear(s.pairs.byName)

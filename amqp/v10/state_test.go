@@ -194,9 +194,9 @@ func TestFramesBehindAnAttach(t *testing.T) {
 	s := mustServe(t, nil)
 	s.mustDeclare("q")
 	r := s.mustOpen()
-	s.broker.Block("DeclareQueue")
+	s.broker.Block("Target")
 	r.send(channel, aSender("/queues/q"))
-	s.broker.AwaitBlocked("DeclareQueue")
+	s.broker.AwaitBlocked("Target")
 	for i := range uint32(3) {
 		r.transfer(&wire.Transfer{DeliveryID: wire.Some(i)}, message("x"))
 	}
@@ -205,7 +205,7 @@ func TestFramesBehindAnAttach(t *testing.T) {
 	expect[*wire.Begin](r)
 	r.send(8, &wire.Flow{Echo: true})
 	expect[*wire.Flow](r)
-	s.broker.Unblock("DeclareQueue")
+	s.broker.Unblock("Target")
 	expect[*wire.Attach](r)
 	expect[*wire.Flow](r)
 	expect[*wire.Detach](r, &wire.Disposition{})

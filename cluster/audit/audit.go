@@ -38,7 +38,7 @@ const (
 
 // Origin is where a request comes from.
 type Origin struct {
-	// Protocol is amqp, http, or cluster for actions of nodes.
+	// Protocol is amqp (0-9-1), amqp10, http, or cluster for actions of nodes.
 	Protocol string `json:"protocol,omitempty"`
 	// Address is the client's, or the node's name.
 	Address string `json:"address,omitempty"`

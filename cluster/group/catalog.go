@@ -572,7 +572,8 @@ func (change *CatalogChange) noteRights(c *logpb.CatalogCommand, r *logpb.Catalo
 		change.VHosts = append(change.VHosts, m.DeleteVhost.GetName())
 	case *logpb.CatalogCommand_DeleteUser:
 		change.Users = append(change.Users, m.DeleteUser.GetName())
-	case *logpb.CatalogCommand_PutPermission, *logpb.CatalogCommand_DeletePermission:
+	case *logpb.CatalogCommand_PutPermission, *logpb.CatalogCommand_DeletePermission,
+		*logpb.CatalogCommand_PutTopicPermission, *logpb.CatalogCommand_DeleteTopicPermission:
 	default:
 		return
 	}

@@ -50,12 +50,13 @@ type Protocol int
 
 const (
 	AMQP Protocol = iota
+	AMQP10
 	HTTP
 	protocols
 )
 
 // String is the name that RabbitMQ gives the protocol where it counts logins.
-func (p Protocol) String() string { return [protocols]string{"amqp091", "http"}[p] }
+func (p Protocol) String() string { return [protocols]string{"amqp091", "amqp10", "http"}[p] }
 
 // Counts are the numbers of logins by outcome.
 type Counts struct{ Accepted, Refused, HeldBack, Busy uint64 }

@@ -136,6 +136,7 @@ type Led struct {
 	queue.Stats       // as queue.Stats.Add adds; of the scheduled messages without those in stores of exchanges
 	Queues            int
 	ConsumersTimedOut int
+	ByCredit          int // consumers that take by credit: those of AMQP 1.0
 	OldestUnacked     time.Duration
 	Delayed           []Delayed // led stores of delayed exchanges
 	Times             Times
@@ -157,13 +158,27 @@ type Delayed struct {
 
 // Traffic counts what clients of this node open and close.
 type Traffic struct {
-	ConnectionsOpened, ConnectionsClosed uint64
-	ChannelsOpened, ChannelsClosed       uint64
-	Timeouts                             Timeouts
-	Blocked                              int64 // connections, at present
-	Panics                               uint64
-	Listeners                            []limit.Status
-	Held                                 api.HeldMemory
+	Connections                  [traffic.Protocols]Churn
+	Channels                     [traffic.Protocols]Churn // sessions, of AMQP 1.0
+	IncomingLinks, OutgoingLinks int
+	Timeouts                     Timeouts
+	Blocked                      int64 // connections, at present
+	Panics                       uint64
+	Listeners                    []limit.Status
+	Held                         api.HeldMemory
+}
+
+// Churn counts what was opened and closed.
+type Churn struct{ Opened, Closed uint64 }
+
+func (c Churn) open() uint64 { return c.Opened - c.Closed }
+
+// sum is that of all protocols.
+func sum(of [traffic.Protocols]Churn) (all Churn) {
+	for _, c := range of {
+		all.Opened, all.Closed = all.Opened+c.Opened, all.Closed+c.Closed
+	}
+	return all
 }
 
 // Timeouts counts the consumer timeouts reported to clients of this node.
@@ -220,9 +235,9 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// sizesOf is the histogram of sizes.
-func sizesOf(s *traffic.Sizes, desc *prometheus.Desc) prometheus.Metric {
-	return histogramOf(desc, s.Counts[:], func(i int) float64 { return float64(traffic.SizeBounds[i]) }, float64(s.Bytes), amqp091)
+// sizesOf is the histogram of sizes of messages that came by a protocol.
+func sizesOf(s *traffic.Sizes, desc *prometheus.Desc, p traffic.Protocol) prometheus.Metric {
+	return histogramOf(desc, s.Counts[:], func(i int) float64 { return float64(traffic.SizeBounds[i]) }, float64(s.Bytes), p.String())
 }
 
 // histogramOf is a histogram of counts of which each but the last has an upper bound.
@@ -242,7 +257,9 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	if t := m.traffic.Load(); t != nil {
 		f.Traffic = (*t)()
 	}
-	to <- sizesOf(&f.Counts.Sizes, m.sizes)
+	for p := range f.Counts.By {
+		to <- sizesOf(&f.Counts.By[p].Sizes, m.sizes, traffic.Protocol(p))
+	}
 	for i, t := range timings {
 		to <- timed(t.read(&f), m.timings[i])
 	}

@@ -69,7 +69,7 @@ func TestPage(t *testing.T) {
 			}},
 			Links: Links{Peers: []peer.PeerStatus{{Node: "n2", Alive: true, Linked: true, Backlog: 10, RoundTrip: time.Millisecond}, {Node: "n3"}}},
 			Log:   raftlog.Metrics{DiskBytes: 100, CacheHits: 5, Syncs: durations.Counts{Of: took(5, 6)}},
-			Queues: Queues{Declared: 9, UnexpectedAnswers: 20, RefusedCommands: 22, Led: Led{Queues: 3, ConsumersTimedOut: 102, OldestUnacked: 103 * time.Second, Stats: queue.Stats{Consumers: 2, Ready: queue.Count{Messages: 10, Bytes: 1000}, Unacknowledged: queue.Count{Messages: 4, Bytes: 400},
+			Queues: Queues{Declared: 9, UnexpectedAnswers: 20, RefusedCommands: 22, Led: Led{Queues: 3, ByCredit: 1, ConsumersTimedOut: 102, OldestUnacked: 103 * time.Second, Stats: queue.Stats{Consumers: 2, Ready: queue.Count{Messages: 10, Bytes: 1000}, Unacknowledged: queue.Count{Messages: 4, Bytes: 400},
 				Outbox: queue.Count{Messages: 1, Bytes: 101}, Waiting: queue.Count{Messages: 1}, Delayed: queue.Count{Messages: 104}, Deferred: queue.Count{Messages: 105}, Parked: queue.Count{Messages: 106}, Locked: 107, Scheduled: queue.Count{Messages: 6}},
 				Times: Times{NextExpiry: 2500, TickLag: 1500, Ahead: 250}, Delayed: []Delayed{{"/", "x", 5, 1500}, {"/", "y", 0, 0}}}},
 			DeadLetters: DeadLetters{LostOnce: 13, Deaths: group.Deaths{
@@ -80,9 +80,19 @@ func TestPage(t *testing.T) {
 			Replicas:     Replicas{Count: 8, Quarantined: 14, Unproven: 21, Closed: 53, Failures: 54},
 			Panics:       Panics{Groups: 15, Peers: 16, Loops: 18, Broker: 19},
 			Counts: traffic.Totals{
-				All:        traffic.Counts{traffic.Publish: 31, traffic.Confirmable: 32, traffic.Confirm: 33, traffic.PublishOut: 34, traffic.ReturnUnroutable: 35, traffic.DropUnroutable: 36, traffic.QueueCreated: 37},
-				Replicated: traffic.Counts{traffic.Deliver: 1, traffic.DeliverNoAck: 2, traffic.Get: 3, traffic.GetNoAck: 4, traffic.Redeliver: 5, traffic.Ack: 6}, Local: traffic.Counts{traffic.GetEmpty: 7}, Publishers: 38,
-				Sizes: traffic.Sizes{Counts: [9]uint64{2, 3, 0, 0, 0, 0, 0, 0, 1}, Bytes: 200_000_000},
+				All: traffic.Counts{traffic.Publish: 81, traffic.Confirm: 83, traffic.PublishOut: 84, traffic.ReturnUnroutable: 85, traffic.DropUnroutable: 86, traffic.QueueCreated: 37},
+				By: [traffic.Protocols]traffic.Sums{
+					traffic.AMQP091: {
+						All:        traffic.Counts{traffic.Publish: 31, traffic.Confirmable: 32, traffic.Confirm: 33, traffic.PublishOut: 34, traffic.ReturnUnroutable: 35, traffic.DropUnroutable: 36},
+						Replicated: traffic.Counts{traffic.Deliver: 1, traffic.DeliverNoAck: 2, traffic.Get: 3, traffic.GetNoAck: 4, traffic.Redeliver: 5, traffic.Ack: 6}, Local: traffic.Counts{traffic.GetEmpty: 7}, Publishers: 38,
+						Sizes: traffic.Sizes{Counts: [9]uint64{2, 3, 0, 0, 0, 0, 0, 0, 1}, Bytes: 200_000_000},
+					},
+					traffic.AMQP10: {
+						All:        traffic.Counts{traffic.Publish: 71, traffic.Confirm: 72},
+						Replicated: traffic.Counts{traffic.Deliver: 73, traffic.Ack: 74}, Local: traffic.Counts{traffic.DeliverNoAck: 75}, Publishers: 76,
+						Sizes: traffic.Sizes{Counts: [9]uint64{0, 77}, Bytes: 78},
+					},
+				},
 			},
 			Meters: group.Meters{Applies: durations.Counts{Of: took(1, 2), Sum: time.Second}, Snapshots: durations.Counts{Of: took(3, 4)}, Led: 51, Refused: 52, Copies: 53, Early: 54}, Resent: 55,
 			Raft: Raft{Members: Members{61, 62, 63, 64, 65}, CommitLatency: 2 * time.Millisecond, Term: 41, Commit: 42, Last: 43, Applied: 44, Snapshot: 45}, Process: Process{Uptime: 1500 * time.Millisecond, Files: 46, MaxFiles: 47},
@@ -91,7 +101,7 @@ func TestPage(t *testing.T) {
 		}
 	})
 	m.SetTraffic(func() Traffic {
-		return Traffic{ConnectionsOpened: 5, ConnectionsClosed: 2, ChannelsOpened: 7, Timeouts: Timeouts{1, 2, 3, 4}, Blocked: 3, Held: api.HeldMemory{Channels: 21, Publishes: 22, Answers: 23, HTTP: 24}, Panics: 17, Listeners: []limit.Status{{Name: "amqp", Open: 9, Pending: 2, Max: 50, Refused: 22}}}
+		return Traffic{Connections: [traffic.Protocols]Churn{{5, 2}, {14, 4}}, Channels: [traffic.Protocols]Churn{{7, 0}, {9, 3}}, IncomingLinks: 79, OutgoingLinks: 80, Timeouts: Timeouts{1, 2, 3, 4}, Blocked: 3, Held: api.HeldMemory{Channels: 21, Publishes: 22, Answers: 23, HTTP: 24}, Panics: 17, Listeners: []limit.Status{{Name: "amqp", Open: 9, Pending: 2, Max: 50, Refused: 22}}}
 	})
 	m.Late("message", 30*time.Millisecond)
 	m.Late("message", 3*time.Millisecond)
@@ -105,7 +115,12 @@ func TestPage(t *testing.T) {
 		`quorate_raft_members{state="leader"} 61`, `quorate_raft_members{state="follower"} 62`, `quorate_raft_members{state="candidate"} 63`, `quorate_raft_members{state="learner"} 64`, `quorate_raft_members{state="stopped"} 65`,
 		`quorate_raft_leader_changes_total 51`, `quorate_raft_append_rejected_total 52`,
 		`quorate_commands_repeated_total 53`, `quorate_commands_early_total 54`, `quorate_commands_resent_total 55`,
-		`rabbitmq_connections 3`, `rabbitmq_connections_opened_total 5`, `rabbitmq_channels 7`,
+		`rabbitmq_connections 13`, `rabbitmq_connections_opened_total 19`, `rabbitmq_connections_closed_total 6`, `rabbitmq_channels 7`, `rabbitmq_channels_opened_total 7`,
+		`quorate_protocol_connections{protocol="amqp091"} 3`, `quorate_protocol_connections{protocol="amqp10"} 10`, `quorate_sessions 6`, `quorate_sessions_opened_total 9`, `quorate_sessions_closed_total 3`,
+		`quorate_links{direction="incoming"} 79`, `quorate_links{direction="outgoing"} 80`, `rabbitmq_global_consumers{protocol="amqp10"} 1`, `rabbitmq_global_publishers{protocol="amqp10"} 76`,
+		`rabbitmq_global_messages_received_total{protocol="amqp10"} 71`, `rabbitmq_global_messages_confirmed_total{protocol="amqp10"} 72`, `rabbitmq_message_size_bytes_count{protocol="amqp10"} 77`,
+		`rabbitmq_global_messages_delivered_total{protocol="amqp10",queue_type="rabbit_quorum_queue"} 73`, `rabbitmq_global_messages_acknowledged_total{protocol="amqp10",queue_type="rabbit_quorum_queue"} 74`,
+		`rabbitmq_global_messages_delivered_consume_auto_ack_total{protocol="amqp10",queue_type="rabbit_classic_queue"} 75`,
 		`rabbitmq_process_resident_memory_bytes 11`, `rabbitmq_resident_memory_limit_bytes 12`, `rabbitmq_disk_space_available_bytes 13`,
 		`rabbitmq_disk_space_available_limit_bytes 14`, `rabbitmq_alarms_memory_used_watermark 0`, `rabbitmq_alarms_free_disk_space_watermark 1`,
 		`rabbitmq_global_messages_received_total{protocol="amqp091"} 31`, `rabbitmq_global_messages_received_confirm_total{protocol="amqp091"} 32`,
@@ -117,8 +132,8 @@ func TestPage(t *testing.T) {
 		`rabbitmq_raft_term_total 41`, `rabbitmq_raft_log_commit_index 42`, `rabbitmq_raft_log_last_written_index 43`, `rabbitmq_raft_last_applied 44`, `rabbitmq_raft_log_snapshot_index 45`,
 		`rabbitmq_message_size_bytes_bucket{protocol="amqp091",le="100"} 2`, `rabbitmq_message_size_bytes_bucket{protocol="amqp091",le="1e+08"} 5`, `rabbitmq_message_size_bytes_bucket{protocol="amqp091",le="+Inf"} 6`,
 		`rabbitmq_message_size_bytes_sum{protocol="amqp091"} 2e+08`, `rabbitmq_message_size_bytes_count{protocol="amqp091"} 6`, `rabbitmq_raft_commit_latency_seconds 0.002`,
-		`erlang_vm_dist_node_state{peer="n2"} 3`, `erlang_vm_dist_node_state{peer="n3"} 1`, `rabbitmq_alarms_file_descriptor_limit 0`, `rabbitmq_channel_messages_unroutable_returned_total 35`, `rabbitmq_channel_messages_unroutable_dropped_total 36`,
-		`rabbitmq_channel_messages_published_total 31`, `rabbitmq_channel_messages_confirmed_total 33`, `rabbitmq_exchange_messages_published_total 31`, `rabbitmq_queue_messages_published_total 34`, `rabbitmq_queue_consumers 2`,
+		`erlang_vm_dist_node_state{peer="n2"} 3`, `erlang_vm_dist_node_state{peer="n3"} 1`, `rabbitmq_alarms_file_descriptor_limit 0`, `rabbitmq_channel_messages_unroutable_returned_total 85`, `rabbitmq_channel_messages_unroutable_dropped_total 86`,
+		`rabbitmq_channel_messages_published_total 81`, `rabbitmq_channel_messages_confirmed_total 83`, `rabbitmq_exchange_messages_published_total 81`, `rabbitmq_queue_messages_published_total 84`, `rabbitmq_queue_consumers 2`,
 		`rabbitmq_erlang_uptime_seconds 1.5`, `rabbitmq_process_open_fds 46`, `rabbitmq_process_max_fds 47`, `rabbitmq_auth_attempts_total{protocol="amqp091"} 5`, `rabbitmq_auth_attempts_failed_total{protocol="http"} 1`,
 		`quorate_held_memory_bytes{by="channels"} 21`, `quorate_held_memory_bytes{by="publishes"} 22`, `quorate_held_memory_bytes{by="answers"} 23`, `quorate_held_memory_bytes{by="http"} 24`,
 		`quorate_blocked_connections 3`, `quorate_quarantined_groups 14`, `quorate_replicas_unproven 21`, `quorate_replicas_closed 53`, `quorate_replica_failures_total 54`, `quorate_group_panics_total 15`,
@@ -133,7 +148,7 @@ func TestPage(t *testing.T) {
 		`quorate_consumer_timeout_actions_total{action="channel_close"} 3`, `quorate_consumer_timeout_actions_total{action="get"} 4`,
 		`quorate_dead_letter_outbox_depth 1`, `quorate_dead_letter_outbox_waiting 1`, `quorate_dead_letter_outbox_bytes 101`,
 		`quorate_consumers_timed_out 102`, `quorate_consumer_oldest_unacked_seconds 103`, `quorate_queue_messages_delayed_retry 104`, `quorate_queue_messages_deferred 105`,
-		`quorate_queue_messages_parked 106`, `quorate_queue_messages_locked 107`, `rabbitmq_consumers 2`, `rabbitmq_global_consumers{protocol="amqp091"} 2`,
+		`quorate_queue_messages_parked 106`, `quorate_queue_messages_locked 107`, `rabbitmq_consumers 2`, `rabbitmq_global_consumers{protocol="amqp091"} 1`,
 		`rabbitmq_queue_messages_ready 10`, `rabbitmq_queue_messages_unacked 4`, `rabbitmq_queue_messages_ready_bytes 1000`, `rabbitmq_queue_messages_unacked_bytes 400`,
 		`rabbitmq_global_messages_dead_lettered_expired_total{dead_letter_strategy="disabled",queue_type="rabbit_quorum_queue"} 1`,
 		`rabbitmq_global_messages_dead_lettered_expired_total{dead_letter_strategy="at_most_once",queue_type="rabbit_quorum_queue"} 2`,

@@ -141,15 +141,18 @@ var (
 	protocolType = []string{"protocol", "queue_type"}
 )
 
-const amqp091 = "amqp091"
-
-func amqpOnly(value func(s *Stats) float64) func(*Stats, emit) {
-	return func(s *Stats, add emit) { add(value(s), amqp091) }
+// ofProtocol is a number of the clients with each protocol.
+func ofProtocol(value func(s *traffic.Sums) float64) func(*Stats, emit) {
+	return func(s *Stats, add emit) {
+		for p := range s.Counts.By {
+			add(value(&s.Counts.By[p]), traffic.Protocol(p).String())
+		}
+	}
 }
 
 // counted is a count of what clients publish.
 func counted(name, help string, of traffic.Counter) metric {
-	return metric{"rabbitmq_global_messages_" + name + "_total", counter, protocol, help, amqpOnly(func(s *Stats) float64 { return float64(s.Counts.All[of]) })}
+	return metric{"rabbitmq_global_messages_" + name + "_total", counter, protocol, help, ofProtocol(func(s *traffic.Sums) float64 { return float64(s.All[of]) })}
 }
 
 // consumed is a count of what clients take from queues: the sum of some counters.
@@ -161,8 +164,10 @@ func consumed(name, help string, of ...traffic.Counter) metric {
 			}
 			return n
 		}
-		add(sum(&s.Counts.Replicated), amqp091, "rabbit_quorum_queue")
-		add(sum(&s.Counts.Local), amqp091, "rabbit_classic_queue")
+		for p := range s.Counts.By {
+			add(sum(&s.Counts.By[p].Replicated), traffic.Protocol(p).String(), "rabbit_quorum_queue")
+			add(sum(&s.Counts.By[p].Local), traffic.Protocol(p).String(), "rabbit_classic_queue")
+		}
 	}}
 }
 
@@ -215,27 +220,42 @@ var table = []metric{
 		add(1, compatibility, "quorate", s.Version, runtime.Version(), clientVersion(), s.Version)
 	}},
 
-	{"rabbitmq_connections", gauge, nil, "Client connections open on this node", one(func(s *Stats) uint64 { return s.Traffic.ConnectionsOpened - s.Traffic.ConnectionsClosed })},
-	{"rabbitmq_channels", gauge, nil, "Channels open on this node", one(func(s *Stats) uint64 { return s.Traffic.ChannelsOpened - s.Traffic.ChannelsClosed })},
-	{"rabbitmq_connections_opened_total", counter, nil, "Client connections opened on this node", one(func(s *Stats) uint64 { return s.Traffic.ConnectionsOpened })},
-	{"rabbitmq_connections_closed_total", counter, nil, "Client connections closed on this node", one(func(s *Stats) uint64 { return s.Traffic.ConnectionsClosed })},
-	{"rabbitmq_channels_opened_total", counter, nil, "Channels opened on this node", one(func(s *Stats) uint64 { return s.Traffic.ChannelsOpened })},
-	{"rabbitmq_channels_closed_total", counter, nil, "Channels closed on this node", one(func(s *Stats) uint64 { return s.Traffic.ChannelsClosed })},
+	{"rabbitmq_connections", gauge, nil, "Client connections open on this node", one(func(s *Stats) uint64 { return sum(s.Traffic.Connections).open() })},
+	{"rabbitmq_channels", gauge, nil, "Channels open on this node", one(func(s *Stats) uint64 { return s.Traffic.Channels[traffic.AMQP091].open() })},
+	{"rabbitmq_connections_opened_total", counter, nil, "Client connections opened on this node", one(func(s *Stats) uint64 { return sum(s.Traffic.Connections).Opened })},
+	{"rabbitmq_connections_closed_total", counter, nil, "Client connections closed on this node", one(func(s *Stats) uint64 { return sum(s.Traffic.Connections).Closed })},
+	{"rabbitmq_channels_opened_total", counter, nil, "Channels opened on this node", one(func(s *Stats) uint64 { return s.Traffic.Channels[traffic.AMQP091].Opened })},
+	{"rabbitmq_channels_closed_total", counter, nil, "Channels closed on this node", one(func(s *Stats) uint64 { return s.Traffic.Channels[traffic.AMQP091].Closed })},
+	{"quorate_protocol_connections", gauge, protocol, "Client connections open on this node", func(s *Stats, add emit) {
+		for p, c := range s.Traffic.Connections {
+			add(float64(c.open()), traffic.Protocol(p).String())
+		}
+	}},
+	{"quorate_sessions", gauge, nil, "Sessions of AMQP 1.0 open on this node", one(func(s *Stats) uint64 { return s.Traffic.Channels[traffic.AMQP10].open() })},
+	{"quorate_sessions_opened_total", counter, nil, "Sessions of AMQP 1.0 opened on this node", one(func(s *Stats) uint64 { return s.Traffic.Channels[traffic.AMQP10].Opened })},
+	{"quorate_sessions_closed_total", counter, nil, "Sessions of AMQP 1.0 closed on this node", one(func(s *Stats) uint64 { return s.Traffic.Channels[traffic.AMQP10].Closed })},
+	{"quorate_links", gauge, []string{"direction"}, "Links of AMQP 1.0 open on this node. direction: incoming (clients publish), outgoing (clients receive)", func(s *Stats, add emit) {
+		add(float64(s.Traffic.IncomingLinks), "incoming")
+		add(float64(s.Traffic.OutgoingLinks), "outgoing")
+	}},
 
 	{"rabbitmq_erlang_uptime_seconds", gauge, nil, "Seconds since the node's process started; the name is RabbitMQ's", one(func(s *Stats) float64 { return s.Process.Uptime.Seconds() })},
 	{"rabbitmq_process_open_fds", gauge, nil, "Open file descriptors", one(func(s *Stats) int { return s.Process.Files })},
 	{"rabbitmq_process_max_fds", gauge, nil, "Limit of open file descriptors", one(func(s *Stats) int { return s.Process.MaxFiles })},
 
-	{"rabbitmq_global_publishers", gauge, protocol, "Open channels of this node's clients that have published", amqpOnly(func(s *Stats) float64 { return float64(s.Counts.Publishers) })},
-	{"rabbitmq_global_consumers", gauge, protocol, "Consumers of the queues that this node leads", amqpOnly(func(s *Stats) float64 { return float64(consumers(&s.Queues.Led.Stats)) })},
+	{"rabbitmq_global_publishers", gauge, protocol, "Open channels and sessions of this node's clients that have published", ofProtocol(func(s *traffic.Sums) float64 { return float64(s.Publishers) })},
+	{"rabbitmq_global_consumers", gauge, protocol, "Consumers of the queues that this node leads", func(s *Stats, add emit) {
+		add(float64(s.Queues.Led.Consumers-s.Queues.Led.ByCredit), traffic.AMQP091.String())
+		add(float64(s.Queues.Led.ByCredit), traffic.AMQP10.String())
+	}},
 	counted("received", "Messages that clients of this node have published", traffic.Publish),
-	counted("received_confirm", "Messages that clients of this node have published in confirm mode", traffic.Confirmable),
-	counted("confirmed", "Published messages that were confirmed to clients of this node with basic.ack", traffic.Confirm),
+	counted("received_confirm", "Messages that clients of this node have published in confirm mode, or unsettled", traffic.Confirmable),
+	counted("confirmed", "Published messages that were confirmed to clients of this node with basic.ack, or accepted or released", traffic.Confirm),
 	counted("routed", "Copies of published messages that were routed to queues", traffic.PublishOut),
 	counted("unroutable_returned", "Mandatory messages that were returned, as no queue matched", traffic.ReturnUnroutable),
 	counted("unroutable_dropped", "Messages that were dropped, as no queue matched and they were not mandatory", traffic.DropUnroutable),
 	summed("channel_messages_published", "Messages that clients of this node have published", traffic.Publish),
-	summed("channel_messages_confirmed", "Published messages that were confirmed to clients of this node with basic.ack", traffic.Confirm),
+	summed("channel_messages_confirmed", "Published messages that were confirmed to clients of this node with basic.ack, or accepted or released", traffic.Confirm),
 	summed("channel_messages_unroutable_returned", "Mandatory messages that were returned, as no queue matched", traffic.ReturnUnroutable),
 	summed("channel_messages_unroutable_dropped", "Messages that were dropped, as no queue matched and they were not mandatory", traffic.DropUnroutable),
 	summed("channel_messages_delivered_ack", "Deliveries to consumers of this node that acknowledge", traffic.Deliver),
@@ -416,9 +436,9 @@ var table = []metric{
 		add(float64(sum.HeldBack), "held_back")
 		add(float64(sum.Busy), "busy")
 	}},
-	{"rabbitmq_auth_attempts_total", counter, protocol, "Logins with a password. protocol: amqp091, http", eachLogin(login.Counts.All)},
-	{"rabbitmq_auth_attempts_succeeded_total", counter, protocol, "Logins with a password that were accepted. protocol: amqp091, http", eachLogin(func(c login.Counts) uint64 { return c.Accepted })},
-	{"rabbitmq_auth_attempts_failed_total", counter, protocol, "Logins with a password that were refused, or not checked. protocol: amqp091, http", eachLogin(login.Counts.Failed)},
+	{"rabbitmq_auth_attempts_total", counter, protocol, "Logins with a password. protocol: amqp091, amqp10, http", eachLogin(login.Counts.All)},
+	{"rabbitmq_auth_attempts_succeeded_total", counter, protocol, "Logins with a password that were accepted. protocol: amqp091, amqp10, http", eachLogin(func(c login.Counts) uint64 { return c.Accepted })},
+	{"rabbitmq_auth_attempts_failed_total", counter, protocol, "Logins with a password that were refused, or not checked. protocol: amqp091, amqp10, http", eachLogin(login.Counts.Failed)},
 	{"quorate_certificate_expires_timestamp_seconds", gauge, []string{"protocol", "of"}, "When a certificate expires, since the epoch. protocol: clustering (links to other nodes), amqp/ssl, https, https/prometheus. of: node (the earliest of those that this node presents), authorities (the earliest of those by which it verifies others)", func(s *Stats, add emit) {
 		for _, c := range s.Certificates {
 			of := "node"

@@ -93,7 +93,7 @@ func (w *responder) failed(err error) {
 		w.unavailable(err)
 	case refusal.Kind == fsm.NotFoundKind:
 		w.answer(http.StatusNotFound, api.Failure{Error: "not_found", Reason: refusal.Text})
-	case refusal.Kind == fsm.AccessRefused, refusal.Kind == fsm.NotAllowed:
+	case slices.Contains([]fsm.Kind{fsm.AccessRefused, fsm.NotAllowed, fsm.NoVHost, fsm.NoAccess, fsm.LimitReached}, refusal.Kind):
 		w.unauthorized("not_authorised", "Access refused.")
 	default:
 		w.badRequest(refusal.Text)

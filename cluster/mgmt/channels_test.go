@@ -25,7 +25,7 @@ func TestChannels(t *testing.T) {
 		{Of: q.ID, Consumer: api.Consumer{Tag: "two", Channel: api.ChannelDetails{Name: "a (1)"}}},
 	}
 	w.table, w.slot = traffic.NewTable(), 1000
-	ch := w.table.Open("/", func() *peerpb.ConsumingSession {
+	ch := w.table.Open("/", traffic.AMQP091, func() *peerpb.ConsumingSession {
 		return &peerpb.ConsumingSession{Connection: "a", Channel: 2, User: "mona", PeerHost: "::1", PeerPort: 9}
 	})
 	w.table.Add(ch, func() *traffic.Tally {

@@ -199,6 +199,10 @@ func (h healthChecks) ports() map[string][]int {
 		_, text, _ := net.SplitHostPort(l.Address)
 		if port, err := strconv.Atoi(text); err == nil {
 			all[l.Protocol] = append(all[l.Protocol], port)
+			if slices.Contains(l.Speaks, api.AMQP10) {
+				name := strings.Replace(l.Protocol, "amqp", "amqp10", 1)
+				all[name] = append(all[name], port)
+			}
 		}
 	}
 	return all
@@ -220,11 +224,12 @@ func (h healthChecks) portCheck(w *responder, r *request) {
 		return
 	}
 	slices.Sort(open)
+	open = slices.Compact(open)
 	w.answer(http.StatusServiceUnavailable, api.PortCheck{Status: "failed", Reason: "No active listener", Missing: port, Ports: open})
 }
 
 // protocolNames are other names of protocols.
-var protocolNames = map[string]string{"amqp091": "amqp", "amqp0-9-1": "amqp", "amqps": "amqp/ssl", "amqp091s": "amqp/ssl"}
+var protocolNames = map[string]string{"amqp091": "amqp", "amqp0-9-1": "amqp", "amqps": "amqp/ssl", "amqp091s": "amqp/ssl", "amqp1.0": "amqp10", "amqp1-0": "amqp10"}
 
 // protocolCheck fails if the node does not listen for one of several protocols, separated by commas.
 func (h healthChecks) protocolCheck(w *responder, r *request) {

@@ -209,15 +209,16 @@ func TestMalformedDefinitions(t *testing.T) {
 // management.md §5 and the small lists of §2.
 func TestNodesAndChecks(t *testing.T) {
 	w := newWorld(t)
-	w.listeners = []api.Listener{{Protocol: "amqp", Address: "127.0.0.1:5672"}, {Protocol: "http", Address: "[::1]:15672"}, {Protocol: "amqp/ssl", Address: "h:5671", TLS: true}}
+	w.listeners = []api.Listener{{Protocol: "amqp", Address: "127.0.0.1:5672", Speaks: []string{"AMQP 0-9-1", api.AMQP10}}, {Protocol: "http", Address: "[::1]:15672"}, {Protocol: "amqp/ssl", Address: "h:5671", TLS: true}}
 	const checks = "/api/health/checks/"
 	w.check(
 		want1("GET", checks+"port-listener/5672", `{"status":"ok","port":5672}`),
 		want{"maggie", "GET", checks + "port-listener/99", "", 503, `{"status":"failed","reason":"No active listener","missing":99,"ports":[5671,5672,15672]}`},
 		want{"maggie", "GET", checks + "port-listener/x", "", 400, failure("bad_request", "Invalid port")},
 		want1("GET", checks+"protocol-listener/amqp091,http", `{"status":"ok","protocols":["amqp091","http"]}`),
+		want1("GET", checks+"protocol-listener/amqp1.0", `{"status":"ok","protocols":["amqp1.0"]}`),
 		want1("GET", checks+"protocol-listener/amqp%2Fssl", `{"status":"ok","protocols":["amqp/ssl"]}`),
-		want{"maggie", "GET", checks + "protocol-listener/mqtt,amqp", "", 503, `{"status":"failed","reason":"No active listener","missing":["mqtt"],"protocols":["amqp","amqp/ssl","http"]}`},
+		want{"maggie", "GET", checks + "protocol-listener/mqtt,amqp", "", 503, `{"status":"failed","reason":"No active listener","missing":["mqtt"],"protocols":["amqp","amqp/ssl","amqp10","http"]}`},
 		want1("GET", checks+"virtual-hosts", `{"status":"ok"}`),
 		want1("GET", checks+"metadata-store/initialized", `{"status":"ok"}`),
 		want1("GET", checks+"metadata-store/initialized/with-data", `{"status":"ok"}`),

@@ -115,7 +115,7 @@ func listenersOf(s *api.Status) (list []api.NodeListener, contexts []api.Context
 		if at, err := netip.ParseAddr(host); err == nil {
 			host = at.Unmap().String()
 		}
-		x := api.NodeListener{Node: s.Node, Protocol: l.Protocol, IPAddress: cmp.Or(host, "::"), Port: port, TLS: l.TLS, SocketOptions: map[string]any{}}
+		x := api.NodeListener{Node: s.Node, Protocol: l.Protocol, IPAddress: cmp.Or(host, "::"), Port: port, TLS: l.TLS, Speaks: l.Speaks, SocketOptions: map[string]any{}}
 		list = append(list, x)
 		if l.Protocol == "http" || l.Protocol == "https" {
 			contexts = append(contexts, api.Context{

@@ -25,7 +25,7 @@ func (w *world) count(vhost, exchange, queue string, published, acked int) {
 	if w.table == nil {
 		w.table, w.slot = traffic.NewTable(), 1000
 	}
-	ch := w.table.Open(vhost, nil)
+	ch := w.table.Open(vhost, traffic.AMQP091, nil)
 	var t traffic.Tally
 	for range published {
 		t.Published(exchange, 1500, 1, true)
@@ -154,7 +154,7 @@ func TestPairs(t *testing.T) {
 	q, _ := w.View().Queue("/", "q")
 	w.table = traffic.NewTable()
 	w.channels = []api.Channel{{Name: "a (2)", Number: 2, User: "maggie", VHost: "/"}}
-	ch := w.table.Open("/", func() *peerpb.ConsumingSession {
+	ch := w.table.Open("/", traffic.AMQP091, func() *peerpb.ConsumingSession {
 		return &peerpb.ConsumingSession{Connection: "a", Channel: 2, User: "maggie", PeerHost: "::1", PeerPort: 9}
 	})
 	for slot := range int64(2) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/audit"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -79,13 +80,45 @@ func TestDefinitionsAreAudited(t *testing.T) {
 	}
 }
 
+// What a client does is noted and counted with the protocol by which it is connected.
+func TestProtocolIsNoted(t *testing.T) {
+	w := newWorld(t)
+	lines := w.audited()
+	c, err := w.sessions.Enter(audit.With(t.Context(), audit.Origin{Protocol: "amqp10"}), "guest", "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.OpenSession(&place{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DeclareExchange(t.Context(), fsm.ExchangeSpec{Name: "x", Type: "direct"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Publish(&fsm.Publish{Number: 1, Exchange: "x", Payload: fsm.Payload("m"), TTL: -1, Priority: -1}); err != nil {
+		t.Fatal(err)
+	}
+	s.Close(t.Context())
+	c.Close(t.Context())
+	if all := lines(); len(all) != 1 || all[0].Protocol != "amqp10" {
+		t.Errorf("%+v", all)
+	}
+	sums := w.sessions.Traffic.Totals()
+	if of := sums.By[traffic.AMQP10].All; of[traffic.Publish] != 1 || sums.By[traffic.AMQP091].All != (traffic.Counts{}) {
+		t.Errorf("%+v", sums)
+	}
+	if sums.All[traffic.ConnectionCreated] != 1 || sums.All[traffic.ChannelCreated] != 0 || sums.All[traffic.ChannelClosed] != 0 {
+		t.Errorf("a session counts as a channel: %v", sums.All)
+	}
+}
+
 // A login that is refused is noted with the reason and where it came from.
 func TestRefusedLoginsAreAudited(t *testing.T) {
 	w := newWorld(t)
 	lines := w.audited()
 	remote := netip.MustParseAddr("10.0.0.9")
 	for _, ctx := range []context.Context{context.Background(), audit.With(context.Background(), audit.Origin{Protocol: "http", Address: "10.0.0.9:7"})} {
-		if err := w.sessions.LoginCertified(ctx, "nobody", remote); err != errLogin {
+		if err := w.sessions.LoginKnown(ctx, "nobody", remote); err != errLogin {
 			t.Fatal(err)
 		}
 	}

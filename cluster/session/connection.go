@@ -1,7 +1,9 @@
 package session
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
@@ -34,6 +37,8 @@ type Connection struct {
 	user   string
 	vhost  string
 	number uint64
+	// protocol is that of audit.Origin.
+	protocol string
 	// consumes says that a consumer or a get has been requested: acks may stand behind publishes in
 	// the socket, so publishes do not wait for consumers. It stays.
 	consumes atomic.Bool
@@ -52,10 +57,10 @@ type Connection struct {
 // mayOpen returns an error if the vhost does not exist or the user has no access to it.
 func mayOpen(v *catalog.View, user, vhost string) error {
 	if _, ok := v.VHost(vhost); !ok {
-		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("vhost %s not found", vhost))
+		return fsm.Refuse(fsm.NoVHost, fmt.Sprintf("vhost %s not found", vhost))
 	}
 	if _, ok := v.Permission(user, vhost); !ok {
-		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("access to vhost '%s' refused for user '%s'", vhost, user))
+		return fsm.Refuse(fsm.NoAccess, fmt.Sprintf("access to vhost '%s' refused for user '%s'", vhost, user))
 	}
 	return nil
 }
@@ -70,13 +75,14 @@ func (x *Sessions) Connect(ctx context.Context, user, vhost string) (*Connection
 }
 
 func (x *Sessions) connection(user, vhost string) *Connection {
-	return &Connection{in: x, user: user, vhost: vhost, number: x.lastConnection.Add(1)}
+	return &Connection{in: x, user: user, vhost: vhost, number: x.lastConnection.Add(1), protocol: "amqp"}
 }
 
-// Enter opens a vhost for a logged-in client, if the limits of node, vhost and user allow one more.
+// Enter opens a vhost for a logged-in client, whose protocol audit.From knows, if the limits of node, vhost and user allow one more.
 // The connection counts until it is closed.
 func (x *Sessions) Enter(ctx context.Context, user, vhost string) (*Connection, error) {
 	c := x.connection(user, vhost)
+	c.protocol = cmp.Or(audit.From(ctx).Protocol, c.protocol)
 	err := x.limits.addConnection(ctx, c, x.enter(c))
 	if err == nil {
 		err = mayOpen(x.node.View(), user, vhost)
@@ -288,12 +294,16 @@ func (l *limits) addConnection(ctx context.Context, c *Connection, here int) err
 	l.tallies.enter(c)
 	v := l.View()
 	if limit := l.connections; limit > 0 && here > limit {
-		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("connection refused: node connection limit (%d) is reached", limit))
+		return fsm.Refuse(fsm.LimitReached, fmt.Sprintf("connection refused: node connection limit (%d) is reached", limit))
 	}
 	if _, ok := v.VHost(c.vhost); !ok {
 		return mayOpen(v, c.user, c.vhost)
 	}
-	return l.check(ctx, v, c)
+	err := l.check(ctx, v, c)
+	if access := mayOpen(v, c.user, c.vhost); err != nil && access != nil {
+		return errors.Join(err, access) // which of them comes first is the protocol's
+	}
+	return err
 }
 
 // addChannel counts one more channel. It returns an error if the user has too many.
@@ -304,7 +314,7 @@ func (l *limits) addChannel(c *Connection) error {
 		return nil
 	}
 	l.tallies.channel(c, -1)
-	return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("number of channels opened for user '%s' has reached the maximum allowed user limit of %d", c.user, quota.Limit))
+	return fsm.Refuse(fsm.LimitReached, fmt.Sprintf("number of channels opened for user '%s' has reached the maximum allowed user limit of %d", c.user, quota.Limit))
 }
 
 // check returns an error if there are too many connections. This one is already counted.
@@ -312,10 +322,10 @@ func (l *limits) check(ctx context.Context, v *catalog.View, c *Connection) erro
 	ofVHost, ofUser := v.VHostQuota(c.vhost, catalog.MaxConnections), v.UserQuota(c.user, catalog.MaxConnections)
 	n := l.countsFor(ctx, c, ofVHost, ofUser)
 	if ofVHost.Exceeded(n(ofVHost).OfVhost) {
-		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("access to vhost '%s' refused for user '%s': connection limit (%d) is reached", c.vhost, c.user, ofVHost.Limit))
+		return fsm.Refuse(fsm.LimitReached, fmt.Sprintf("access to vhost '%s' refused for user '%s': connection limit (%d) is reached", c.vhost, c.user, ofVHost.Limit))
 	}
 	if ofUser.Exceeded(n(ofUser).OfUser) {
-		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("connection refused for user '%s': user connection limit (%d) is reached", c.user, ofUser.Limit))
+		return fsm.Refuse(fsm.LimitReached, fmt.Sprintf("connection refused for user '%s': user connection limit (%d) is reached", c.user, ofUser.Limit))
 	}
 	return nil
 }

@@ -353,7 +353,7 @@ func (s *Session) audit(c *logpb.CatalogCommand, r *logpb.CatalogResult, err err
 	if log == nil || s.conn.audited || r != nil && (r.Refusal != 0 || !r.Changed) {
 		return
 	}
-	e := audit.Event{Kind: audit.Definition, User: s.conn.user, Origin: audit.Origin{Protocol: "amqp"}, Outcome: audit.OK}
+	e := audit.Event{Kind: audit.Definition, User: s.conn.user, Origin: audit.Origin{Protocol: s.conn.protocol}, Outcome: audit.OK}
 	if at, ok := s.client.(located); ok {
 		connection, _, client := at.Where()
 		e.Origin.Connection, e.Origin.Address = connection, client.String()

@@ -217,6 +217,11 @@ func (r *recorder) Cancelled(uint64) {
 	r.log = append(r.log, "cancelled")
 }
 
+func (r *recorder) Gone(queue fsm.QueueID) {
+	defer r.enter()()
+	r.log = append(r.log, fmt.Sprint("gone ", queue))
+}
+
 func (r *recorder) Revoked(_ uint64, why error) {
 	defer r.enter()()
 	r.log = append(r.log, "revoked: "+why.Error())

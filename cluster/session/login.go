@@ -39,7 +39,10 @@ type Authenticator struct {
 func (a *Authenticator) Login(ctx context.Context, user, password string, remote netip.Addr) error {
 	u, known := a.node.FreshView(ctx).User(user)
 	over := login.AMQP
-	if audit.From(ctx).Protocol == "http" {
+	switch audit.From(ctx).Protocol {
+	case login.AMQP10.String():
+		over = login.AMQP10
+	case login.HTTP.String():
 		over = login.HTTP
 	}
 	try := &login.Attempt{
@@ -76,9 +79,9 @@ func (a *Authenticator) replaceHash(try *login.Attempt, renewed []byte) {
 	})
 }
 
-// LoginCertified is Login for a client that has proved its identity by a certificate. No password
-// is needed, but the user must exist.
-func (a *Authenticator) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
+// LoginKnown is Login for a client that has proved its identity by a certificate, or is anonymous. No
+// password is needed, but the user must exist.
+func (a *Authenticator) LoginKnown(ctx context.Context, user string, remote netip.Addr) error {
 	_, known := a.node.FreshView(ctx).User(user)
 	return a.admit(ctx, user, known, true, remote)
 }

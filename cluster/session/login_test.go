@@ -62,7 +62,11 @@ func TestLoginErrors(t *testing.T) {
 	if err := w.sessions.Login(byHTTP, "bob", "wrong", from); err != errLogin {
 		t.Error(err)
 	}
-	if n := w.sessions.Logins(); n[login.HTTP] != (login.Counts{Refused: 1}) || n.Sum().Failed() != 4 {
+	by10 := audit.With(context.Background(), audit.Origin{Protocol: "amqp10"})
+	if err := w.sessions.Login(by10, "eve", "wrong", from); err != errLogin {
+		t.Error(err)
+	}
+	if n := w.sessions.Logins(); n[login.HTTP] != (login.Counts{Refused: 1}) || n[login.AMQP10] != (login.Counts{Refused: 1}) || n.Sum().Failed() != 5 {
 		t.Errorf("%+v", n)
 	}
 	ended, cancel := context.WithCancel(context.Background())

@@ -140,6 +140,7 @@ func (noEvents) Returned(fsm.Payload)                        {}
 func (noEvents) Kept([]fsm.Held)                             {}
 func (noEvents) Deliver([]fsm.Message)                       {}
 func (noEvents) Cancelled(uint64)                            {}
+func (noEvents) Gone(fsm.QueueID)                            {}
 func (noEvents) Revoked(uint64, error)                       {}
 func (noEvents) TimedOut(uint64, []uint64, fsm.Millis, bool) {}
 func (noEvents) Credited(uint64, fsm.LinkState)              {}

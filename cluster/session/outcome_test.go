@@ -2,8 +2,10 @@ package session
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -95,6 +97,52 @@ func TestGraver(t *testing.T) {
 	} {
 		if got := graver(c.a, c.b); got != c.want {
 			t.Errorf("%v and %v: %v", c.a, c.b, got)
+		}
+	}
+}
+
+// A client is told of the end of a queue that it publishes to, after the outcomes of what it was sent, and nothing of
+// others.
+func TestTargetIsGone(t *testing.T) {
+	x := newStrays(t)
+	q, other := x.MustQueue("q"), x.MustQueue("other")
+	id, err := x.s.Target(t.Context(), "q")
+	if err != nil || id != q.ID {
+		t.Fatalf("target %d, %v", id, err)
+	}
+	if _, err := x.s.Target(t.Context(), "none"); !isKind(err, fsm.NotFoundKind) {
+		t.Errorf("no queue: %v", err)
+	}
+	x.publish("", "other", false)
+	x.answer(other, fsm.OK)
+	x.publish("", "q", false)
+	x.publish("", "q", false)
+	x.stale.Store(true) // so they cannot be routed again yet
+	x.deleteQueue(other)
+	x.deleteQueue(q)
+	x.expect("settled")
+	x.stale.Store(false)
+	grouptest.Eventually(t, func() bool {
+		x.c.mu.Lock()
+		defer x.c.mu.Unlock()
+		return len(x.c.log) >= 3
+	})
+	x.expect("settled", "settled", fmt.Sprint("gone ", q.ID))
+	x.MustQueue("q") // it begins another life
+	if again, err := x.s.Target(t.Context(), "q"); err != nil || again == id {
+		t.Errorf("target %d, %v", again, err)
+	}
+}
+
+// A user without the right to publish does not learn which queues there are.
+func TestTargetNeedsARight(t *testing.T) {
+	w := newWorld(t)
+	w.MustQueue("q")
+	w.permit("guest", nil, ".*", "x", ".*")
+	s := w.mustSession(&recorder{})
+	for _, name := range []string{"q", "none"} {
+		if _, err := s.Target(t.Context(), name); !isKind(err, fsm.AccessRefused) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -3,11 +3,13 @@ package session
 import (
 	"cmp"
 	"context"
+	"fmt"
 	mathrand "math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 
+	"github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/cluster/traffic"
@@ -59,7 +61,7 @@ type event struct {
 	first, last uint64
 	suspend     bool
 	messages    []fsm.Message
-	consumer    uint64
+	consumer    uint64 // or the number of a queue
 	ids         []uint64
 	limit       fsm.Millis
 	err         error
@@ -103,6 +105,7 @@ const (
 	eventReturned
 	eventKept
 	eventCredited
+	eventGone
 	eventSettled
 	eventReply // the broker's own, to the channel that its routing key names
 )
@@ -131,6 +134,9 @@ func (c *calls) unlock() {
 	if len(c.session.strays) > 0 && !c.node.Try("route publishes again", c.session.routeStrays) {
 		c.session.strays = nil
 		c.lose(errFault)
+	}
+	if len(c.session.goneTargets) > 0 {
+		c.session.tellGone()
 	}
 	if c.calling {
 		c.mu.Unlock()
@@ -225,6 +231,8 @@ func (c *calls) call(e *event) {
 		c.client.Kept(e.held)
 	case eventCredited:
 		c.client.Credited(e.consumer, e.link)
+	case eventGone:
+		c.client.Gone(fsm.QueueID(e.consumer))
 	case eventSettled:
 		c.client.Settled(e.first, e.ids)
 	case eventReply:
@@ -336,14 +344,15 @@ func (x *streams) detach() {
 // sessionQueue is one queue as used by a session: its stream, owned under the session's lock, and
 // the publishes that came too late for the queue.
 type sessionQueue struct {
-	session *Session
-	stream  *stream.Stream
-	index   uint64  // among the queues of its session, from 1
-	strays  []stray // see Answered
-	needs   needs
-	counts  traffic.Counts // since they were added to the tally
-	routes  traffic.Routes // likewise
-	of      traffic.QueueCounts
+	session  *Session
+	stream   *stream.Stream
+	index    uint64  // among the queues of its session, from 1
+	strays   []stray // see Answered
+	needs    needs
+	counts   traffic.Counts // since they were added to the tally
+	routes   traffic.Routes // likewise
+	of       traffic.QueueCounts
+	isTarget bool // the client is told once it is gone
 	// notTaken is the newest outcome of a publish that it has refused; nil: it has refused none.
 	notTaken *fsm.NotTaken
 
@@ -470,6 +479,9 @@ func (q *sessionQueue) Gone() {
 	s.queueGone(q)
 	s.remove(q)
 	s.takeStrays(q)
+	if q.isTarget {
+		s.goneTargets = append(s.goneTargets, q.stream.Queue())
+	}
 }
 
 // Accept counts a message for a consumer, if the channel has space for it.
@@ -545,6 +557,8 @@ type publisher struct {
 	// Guarded by the session's lock.
 	strays     []stray // to be routed again before the lock is released
 	refreshing bool    // strays wait for an up-to-date view
+	// goneTargets are queues of whose end the client is told once all strays are routed.
+	goneTargets []fsm.QueueID
 
 	publishMemo // used by the publishing goroutine only
 }
@@ -633,6 +647,37 @@ func (x *publisher) Admit(p *fsm.Publish) error {
 		return x.mayClaim(v, p)
 	}
 	return x.mayWrite(v, p)
+}
+
+// Target looks for a queue that the client is going to publish to, and tells the client once it is gone.
+func (x *publisher) Target(ctx context.Context, name string) (fsm.QueueID, error) {
+	v := x.node.FreshView(ctx)
+	if err := v.CheckPublish(x.session.conn.user, x.session.conn.vhost, ""); err != nil {
+		return 0, err
+	}
+	q, ok := v.Queue(x.session.conn.vhost, name)
+	if !ok {
+		return 0, fsm.Refuse(fsm.NotFoundKind, fmt.Sprintf("no queue '%s' in vhost '%s'", name, x.session.conn.vhost))
+	}
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
+	u := x.session.streams.queue(q)
+	if u.stream.Gone() {
+		return 0, queues.NoQueue(q)
+	}
+	u.isTarget = true
+	return q.ID, nil
+}
+
+// tellGone tells the client that targets are gone, after the outcomes of what they were sent. The lock is held.
+func (x *publisher) tellGone() {
+	if x.refreshing || len(x.strays) > 0 {
+		return
+	}
+	for _, id := range x.goneTargets {
+		x.session.add(event{kind: eventGone, consumer: uint64(id)})
+	}
+	x.goneTargets = nil
 }
 
 // mayRoute refuses to route if the view may be out of date. The view must be read after this check.

@@ -292,7 +292,7 @@ func (s *Session) openTraffic() {
 	if _, ok := s.client.(located); !ok {
 		origin = nil
 	}
-	s.traffic = s.conn.in.Traffic.Open(s.conn.vhost, origin)
+	s.traffic = s.conn.in.Traffic.Open(s.conn.vhost, traffic.ProtocolOf(s.conn.protocol), origin)
 }
 
 // addTraffic adds what the session has counted to the table.

@@ -17,7 +17,7 @@ type brokerAdapter struct{ *session.Sessions }
 
 func (f brokerAdapter) Login(context.Context, string, string, netip.Addr) error { return nil }
 
-func (f brokerAdapter) LoginCertified(context.Context, string, netip.Addr) error { return nil }
+func (f brokerAdapter) LoginKnown(context.Context, string, netip.Addr) error { return nil }
 
 func (f brokerAdapter) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {
 	c, err := f.Sessions.Enter(ctx, user, vhost)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -89,7 +90,7 @@ func (l *Local) Status() api.Status {
 		Alarms: l.Alarms(), Peers: []api.Peer{}, Quarantined: l.Quarantined(), Unproven: l.Unproven(), Closed: l.Closed(),
 	}
 	s.Ready = s.NotReady == ""
-	s.UptimeMS, s.DataDir, s.Listeners = time.Since(l.began).Milliseconds(), l.c.DataDir, l.c.Listeners
+	s.UptimeMS, s.DataDir, s.Listeners = time.Since(l.began).Milliseconds(), l.c.DataDir, l.listeners()
 	l.describeProgress(&s)
 	s.Connections, s.MaxConnections = l.c.Clients()
 	s.Held = l.c.Held()
@@ -105,6 +106,20 @@ func (l *Local) Status() api.Status {
 		})
 	}
 	return s
+}
+
+// listeners are the node's, with what clients may speak there: AMQP 1.0 once all nodes can read its messages.
+func (l *Local) listeners() []api.Listener {
+	all := slices.Clone(l.c.Listeners)
+	for i := range all {
+		if x := &all[i]; x.Protocol == "amqp" || x.Protocol == "amqp/ssl" {
+			x.Speaks = []string{"AMQP 0-9-1"}
+			if l.c.Catalog.View().FSMVersion() >= fsm.BareSince {
+				x.Speaks = append(x.Speaks, api.AMQP10)
+			}
+		}
+	}
+	return all
 }
 
 // Dead says why the process should be restarted; empty: it makes progress, whether or not it can
@@ -386,6 +401,7 @@ func (l *Local) Led() (replicas int, sum metrics.Led) {
 			addTimes(&sum.Times, m, clock)
 			late, oldest := m.Lateness()
 			sum.ConsumersTimedOut += late
+			sum.ByCredit += m.ByCredit()
 			if oldest != 0 {
 				sum.OldestUnacked = max(sum.OldestUnacked, time.Duration(max(now, s.Clock)-oldest)*time.Millisecond)
 			}

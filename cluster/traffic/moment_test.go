@@ -13,7 +13,7 @@ func slotTime(slot int64) time.Time { return time.UnixMilli(TimeOf(slot)) }
 // TestForget: the first rate after samples are dropped is that of the time since.
 func TestForget(t *testing.T) {
 	table := NewTable()
-	ch := table.Open("/", nil)
+	ch := table.Open("/", AMQP091, nil)
 	rate := func() float64 { return report(table, 1000, Range{}).Rate[Publish] }
 	table.ForgetSamples(slotTime(100).Add(-time.Minute))
 	publish(table, ch, 7, 100)
@@ -38,7 +38,7 @@ func TestForget(t *testing.T) {
 // slot.
 func TestElapsed(t *testing.T) {
 	table := NewTable()
-	ch := table.Open("/", nil)
+	ch := table.Open("/", AMQP091, nil)
 	rate := func() float64 { return report(table, 1000, Range{}).Rate[Publish] }
 	for _, c := range []struct {
 		what string

@@ -56,14 +56,14 @@ func move(table *Table, ch *Channel, exchange string, id fsm.QueueID, n int) {
 // brought to a queue stays with the exchange.
 func TestPairs(t *testing.T) {
 	one, two := NewTable(), NewTable()
-	a, b, c := one.Open("/", client("a", 1)), one.Open("/", client("b", 2)), two.Open("/", client("c", 1))
+	a, b, c := one.Open("/", AMQP091, client("a", 1)), one.Open("/", AMQP091, client("b", 2)), two.Open("/", AMQP091, client("c", 1))
 	move(one, a, "x", 7, 3)
 	one.Sample(slotTime(1), nil, all)
 	move(one, a, "x", 7, 10)
 	move(one, a, "y", 8, 1)
 	move(one, b, "x", 8, 2)
 	move(two, c, "x", 7, 5)
-	move(one, one.Open("other", nil), "x", 7, 1) // over HTTP: no channel
+	move(one, one.Open("other", AMQP091, nil), "x", 7, 1) // over HTTP: no channel
 	one.Sample(slotTime(2), nil, all)
 	queue, exchange := Query{Of: peerpb.TrafficRequest_QUEUES, Queue: 7}, Query{Of: peerpb.TrafficRequest_EXCHANGES, Exchange: Exchange{"/", "x"}}
 	channel := Query{Of: peerpb.TrafficRequest_CHANNELS, Channel: "a (1)"}
@@ -101,7 +101,7 @@ func TestPairs(t *testing.T) {
 // TestAnswerIsACopy: what an answer says does not change with the table.
 func TestAnswerIsACopy(t *testing.T) {
 	table := NewTable()
-	ch := table.Open("/", client("a", 1))
+	ch := table.Open("/", AMQP091, client("a", 1))
 	move(table, ch, "x", 7, 1)
 	r := table.Answer(&Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Pairs: true, Queue: 7})
 	move(table, ch, "x", 7, 1)
@@ -114,7 +114,7 @@ func TestAnswerIsACopy(t *testing.T) {
 // TestTooManyPairs: a node counts only so many pairs and lists fewer: those with the most messages.
 func TestTooManyPairs(t *testing.T) {
 	table := NewTable()
-	ch := table.Open("/", client("a", 1))
+	ch := table.Open("/", AMQP091, client("a", 1))
 	for id := range fsm.QueueID(maxPairs/2 + 100) {
 		move(table, ch, "x", id+1, int(id%7)+1)
 	}

@@ -13,10 +13,37 @@ import (
 // Exchange names an exchange.
 type Exchange struct{ VHost, Name string }
 
+// Protocol is how a client is connected. What is done over HTTP, and by the node itself, counts as AMQP091.
+type Protocol uint8
+
+// The protocols.
+const (
+	AMQP091 Protocol = iota
+	AMQP10
+	Protocols // how many there are
+)
+
+// String is the name that RabbitMQ gives the protocol in its metrics.
+func (p Protocol) String() string { return [Protocols]string{"amqp091", "amqp10"}[p] }
+
+// ProtocolOf returns the protocol of a name; AMQP091 for an unknown one.
+func ProtocolOf(name string) Protocol {
+	if name == AMQP10.String() {
+		return AMQP10
+	}
+	return AMQP091
+}
+
 // Totals are sums over all clients of a node since its process began.
 type Totals struct {
-	All               Counts // deliveries, gets and acks of both kinds of queues included
-	Replicated, Local Counts // those of queues with replicas, and without
+	All Counts // deliveries, gets and acks of both kinds of queues included
+	By  [Protocols]Sums
+}
+
+// Sums are those of the clients with one protocol.
+type Sums struct {
+	All               Counts // of messages
+	Replicated, Local Counts // deliveries, gets and acks of queues with replicas, and without
 	Publishers        int    // open channels that have published
 	Sizes             Sizes  // of messages that were published
 }
@@ -28,13 +55,12 @@ type Table struct {
 	count  int    // objects, at the newest sample
 	pairs  int    // of channels, exchanges and queues that are counted; ≤ maxPairs
 
-	all               series
-	replicated, local Counts
-	sizes             Sizes
-	vhosts            map[string]*series
-	exchanges         map[Exchange]*series
-	queues            map[fsm.QueueID]*queueSeries
-	channels          map[*Channel]struct{}
+	all       series
+	by        [Protocols]Sums // without Publishers
+	vhosts    map[string]*series
+	exchanges map[Exchange]*series
+	queues    map[fsm.QueueID]*queueSeries
+	channels  map[*Channel]struct{}
 }
 
 type queueSeries struct {
@@ -47,7 +73,8 @@ type queueSeries struct {
 // Channel is a channel of a client, or another session, as long as it is open.
 type Channel struct {
 	series
-	vhost string
+	vhost    string
+	protocol Protocol
 	// origin describes where its client is; nil: it has none.
 	origin func() *peerpb.ConsumingSession
 	pairs  channelPairs
@@ -67,13 +94,16 @@ func NewTable() *Table {
 	}
 }
 
+// isCounted reports whether the channel counts among those that clients open and close: sessions of AMQP 1.0 are none.
+func (ch *Channel) isCounted() bool { return ch.origin != nil && ch.protocol == AMQP091 }
+
 // Open adds a channel.
-func (t *Table) Open(vhost string, origin func() *peerpb.ConsumingSession) *Channel {
-	ch := &Channel{vhost: vhost, origin: origin}
+func (t *Table) Open(vhost string, p Protocol, origin func() *peerpb.ConsumingSession) *Channel {
+	ch := &Channel{vhost: vhost, protocol: p, origin: origin}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.channels[ch] = struct{}{}
-	if origin != nil {
+	if ch.isCounted() {
 		t.all.total[ChannelCreated]++
 	}
 	return ch
@@ -84,7 +114,7 @@ func (t *Table) Close(ch *Channel) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.channels, ch)
-	if t.closePairs(ch); ch.origin != nil {
+	if t.closePairs(ch); ch.isCounted() {
 		t.all.total[ChannelClosed]++
 	}
 }
@@ -118,7 +148,8 @@ func (t *Table) Add(ch *Channel, more *Tally) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sizes.add(&more.sizes)
+	by := &t.by[ch.protocol]
+	by.Sizes.add(&more.sizes)
 	sum := more.own
 	for name, c := range more.exchanges {
 		entry(t.exchanges, Exchange{ch.vhost, name}).total.add(c)
@@ -129,14 +160,15 @@ func (t *Table) Add(ch *Channel, more *Tally) {
 		s := t.queue(q.Queue, q.VHost)
 		s.total.add(&q.Counts)
 		sum.consume(&q.Counts)
-		kind := &t.replicated
+		kind := &by.Replicated
 		if q.Local {
-			kind = &t.local
+			kind = &by.Local
 		}
 		kind.consume(&q.Counts)
 	}
 	ch.total.add(&sum)
 	entry(t.vhosts, ch.vhost).total.add(&sum)
+	by.All.add(&sum)
 	t.all.total.add(&sum)
 	t.addPairs(ch, more)
 }
@@ -163,10 +195,10 @@ func (t *Table) queue(id fsm.QueueID, vhost string) *queueSeries {
 func (t *Table) Totals() Totals {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	sums := Totals{All: t.all.total, Replicated: t.replicated, Local: t.local, Sizes: t.sizes}
+	sums := Totals{All: t.all.total, By: t.by}
 	for ch := range t.channels {
 		if ch.total[Publish] > 0 {
-			sums.Publishers++
+			sums.By[ch.protocol].Publishers++
 		}
 	}
 	return sums

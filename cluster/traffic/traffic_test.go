@@ -46,7 +46,7 @@ func report(t *Table, slot int64, r Range) *Activity {
 // they have ended.
 func TestSums(t *testing.T) {
 	table := NewTable()
-	a, b := table.Open("/", client("c", 1)), table.Open("other", nil)
+	a, b := table.Open("/", AMQP091, client("c", 1)), table.Open("other", AMQP091, nil)
 	publish(table, a, 7, 3)
 	publish(table, b, 8, 4)
 	publish(table, a, 7, 1)
@@ -66,7 +66,7 @@ func TestSums(t *testing.T) {
 			t.Errorf("%v: %s, want %s", of, got, want)
 		}
 	}
-	if s := table.Totals(); s.Replicated[DeliverNoAck] != 8 || s.Local[DeliverNoAck] != 0 || s.All[ChannelCreated] != 1 {
+	if s := table.Totals(); s.By[AMQP091].Replicated[DeliverNoAck] != 8 || s.By[AMQP091].Local[DeliverNoAck] != 0 || s.All[ChannelCreated] != 1 {
 		t.Errorf("totals %+v", s)
 	}
 }
@@ -75,7 +75,7 @@ func TestSums(t *testing.T) {
 // further than they are kept; a rate is that since the sample before.
 func TestSamples(t *testing.T) {
 	table := NewTable()
-	ch := table.Open("/", nil)
+	ch := table.Open("/", AMQP091, nil)
 	history := map[int64]uint64{} // by slot
 	total := uint64(0)
 	slot := int64(500)
@@ -125,7 +125,7 @@ func TestSamples(t *testing.T) {
 // TestListed: lists have samples of the objects that they are about, unless these are too many.
 func TestListed(t *testing.T) {
 	table := NewTable()
-	ch := table.Open("/", nil)
+	ch := table.Open("/", AMQP091, nil)
 	for id := range fsm.QueueID(3) {
 		publish(table, ch, id+7, 1)
 	}
@@ -174,7 +174,7 @@ func TestLengths(t *testing.T) {
 // TestDropped: what the cluster does not have any more is forgotten, and the sums are kept.
 func TestDropped(t *testing.T) {
 	table := NewTable()
-	ch := table.Open("/", nil)
+	ch := table.Open("/", AMQP091, nil)
 	publish(table, ch, 7, 3)
 	none := Exists{VHost: func(string) bool { return false }, Exchange: func(Exchange) bool { return false }, Queue: func(fsm.QueueID) bool { return false }}
 	table.Sample(slotTime(1), nil, none)

@@ -6,9 +6,11 @@ import (
 	"sync/atomic"
 
 	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/v10"
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/session"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -20,15 +22,17 @@ type brokerAdapter struct {
 }
 
 // churn counts what clients open and close.
-type churn struct {
-	connectionsOpened, connectionsClosed, channelsOpened, channelsClosed atomic.Uint64
-}
+type churn struct{ connections, channels [traffic.Protocols]turnover }
+
+// turnover counts what was opened and closed.
+type turnover struct{ opened, closed atomic.Uint64 }
 
 // read reads the closed counts first, so that they never exceed the opened ones.
-func (t *churn) read() metrics.Traffic {
-	var m metrics.Traffic
-	m.ConnectionsClosed, m.ChannelsClosed = t.connectionsClosed.Load(), t.channelsClosed.Load()
-	m.ConnectionsOpened, m.ChannelsOpened = t.connectionsOpened.Load(), t.channelsOpened.Load()
+func (t *churn) read() (m metrics.Traffic) {
+	for p := range t.connections {
+		m.Connections[p].Closed, m.Channels[p].Closed = t.connections[p].closed.Load(), t.channels[p].closed.Load()
+		m.Connections[p].Opened, m.Channels[p].Opened = t.connections[p].opened.Load(), t.channels[p].opened.Load()
+	}
 	return m
 }
 
@@ -37,6 +41,7 @@ func (t *churn) with(server *amqp.Server, l *limits) metrics.Traffic {
 	m := t.read()
 	m.Timeouts, m.Blocked = metrics.Timeouts(server.Timeouts()), server.Blocked()
 	m.Panics, m.Listeners, m.Held = server.Panics(), l.status(), heldMemory(server.HeldMemory())
+	m.IncomingLinks, m.OutgoingLinks = v10.Links(server)
 	return m
 }
 
@@ -44,13 +49,21 @@ func (f brokerAdapter) Login(ctx context.Context, user, password string, remote 
 	return f.Sessions.Login(byAMQP(ctx), user, password, remote)
 }
 
-func (f brokerAdapter) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
-	return f.Sessions.LoginCertified(byAMQP(ctx), user, remote)
+func (f brokerAdapter) LoginKnown(ctx context.Context, user string, remote netip.Addr) error {
+	return f.Sessions.LoginKnown(byAMQP(ctx), user, remote)
 }
 
 // byAMQP records for the audit log how a client has connected.
 func byAMQP(ctx context.Context) context.Context {
-	return audit.With(ctx, audit.Origin{Protocol: "amqp"})
+	return audit.With(ctx, audit.Origin{Protocol: auditName(amqp.ProtocolOf(ctx))})
+}
+
+// auditName is the name of a client's protocol in the audit log, where 0-9-1 is amqp.
+func auditName(protocol string) string {
+	if protocol == traffic.AMQP091.String() {
+		return "amqp"
+	}
+	return protocol
 }
 
 // auditRefusals audits what clients are refused.
@@ -62,29 +75,30 @@ func auditRefusals(l *audit.Log) func(amqp.Refusal) {
 		}
 		l.Write(audit.Event{
 			Kind: audit.Access, Action: action, User: r.User,
-			Origin: audit.Origin{Protocol: "amqp", Address: r.Peer.String(), Connection: r.Connection},
+			Origin: audit.Origin{Protocol: auditName(r.Protocol), Address: r.Peer.String(), Connection: r.Connection},
 			Target: map[string]string{"vhost": r.VHost}, Outcome: audit.Refused, Reason: r.Text,
 		})
 	}
 }
 
 func (f brokerAdapter) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {
-	c, err := f.Sessions.Enter(ctx, user, vhost)
+	c, err := f.Sessions.Enter(byAMQP(ctx), user, vhost)
 	if err != nil {
 		return nil, err
 	}
-	f.counts.connectionsOpened.Add(1)
-	return connectionAdapter{c, f.counts}, nil
+	p := traffic.ProtocolOf(amqp.ProtocolOf(ctx))
+	f.counts.connections[p].opened.Add(1)
+	return connectionAdapter{c, &f.counts.connections[p], &f.counts.channels[p]}, nil
 }
 
 type connectionAdapter struct {
 	*session.Connection
-	counts *churn
+	counts, channels *turnover
 }
 
 func (c connectionAdapter) Close(ctx context.Context) {
 	c.Connection.Close(ctx)
-	c.counts.connectionsClosed.Add(1)
+	c.counts.closed.Add(1)
 }
 
 func (c connectionAdapter) OpenSession(events fsm.SessionEvents) (amqp.Session, error) {
@@ -92,16 +106,16 @@ func (c connectionAdapter) OpenSession(events fsm.SessionEvents) (amqp.Session, 
 	if err != nil {
 		return nil, err
 	}
-	c.counts.channelsOpened.Add(1)
-	return sessionAdapter{s, c.counts}, nil
+	c.channels.opened.Add(1)
+	return sessionAdapter{s, c.channels}, nil
 }
 
 type sessionAdapter struct {
 	*session.Session
-	counts *churn
+	counts *turnover
 }
 
 func (s sessionAdapter) Close(ctx context.Context) {
 	s.Session.Close(ctx)
-	s.counts.channelsClosed.Add(1)
+	s.counts.closed.Add(1)
 }

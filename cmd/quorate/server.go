@@ -210,13 +210,13 @@ func amqpConfig(s *settings, node *cluster.Node, counts *churn, logger *slog.Log
 		Broker: brokerAdapter{node.Sessions(), counts}, Logger: logger,
 		// The first one answers what none of them speaks.
 		Protocols: []amqp.Protocol{
-			v10.Protocol{Ready: node.KeepsBare, SessionMax: s.sessionMax, LinkMax: s.linkMax, DefaultVHost: s.vhost},
+			v10.Protocol{Ready: node.KeepsBare, Node: s.nodeName, SessionMax: s.sessionMax, LinkMax: s.linkMax, DefaultVHost: s.vhost},
 			v091.Protocol{ChannelMax: uint16(s.channelMax), MaxConsumers: s.maxConsumers},
 		},
 		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax),
 		Heartbeat: amqpHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
 		MaxMessageSize: s.maxMessageSize, Version: cluster.Version,
-		CertificateUser: certificateUser(s.loginFrom), ServerProperties: map[string]string{"product": s.product},
+		CertificateUser: certificateUser(s.loginFrom), AnonymousUser: s.anonymous, ServerProperties: map[string]string{"product": s.product},
 		Refused: auditRefusals(records),
 	}
 }

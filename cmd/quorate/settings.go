@@ -52,6 +52,7 @@ type nodeSettings struct {
 	// partial is true if definitions that cannot be taken are left out at the start; otherwise false.
 	partial   string
 	nodeName  string
+	anonymous string // user; empty: none
 	dataDir   string
 	peers     string
 	links     linkSettings
@@ -157,6 +158,7 @@ var table = slices.Concat([]setting{
 	{"ssl_options.verify", "verify_none", "verify_none or verify_peer: whether clients are asked for a certificate", oneOf(func(s *settings) *string { return &s.tls.verify }, "verify_none", "verify_peer")},
 	{"ssl_options.fail_if_no_peer_cert", "false", "true or false: whether clients without a certificate are refused, if they are asked for one", oneOf(func(s *settings) *string { return &s.tls.insist }, "true", "false")},
 	{"ssl_cert_login_from", "distinguished_name", "distinguished_name, common_name or subject_alternative_name: the part of a client's certificate that is the user name, for the mechanism EXTERNAL", oneOf(func(s *settings) *string { return &s.loginFrom }, "distinguished_name", "common_name", "subject_alternative_name")},
+	{"anonymous_login_user", "none", "user of clients that log in by the mechanism ANONYMOUS, without a password; none: it is not offered", setAnonymous},
 	{"management.tcp.listener", "127.0.0.1:15672", "HTTP: IP:PORT, or a port for all interfaces; none: no listener", optional(address, func(s *settings) *string { return &s.management })},
 	{"management.allowed_hosts", "", "comma-separated names in URLs of HTTP and metrics, besides addresses, localhost, the host's name and the names in the list of nodes: NAME, *.NAME for all below it, or * for any; empty: requests that come neither from a browser nor over loopback may use any name", setHosts},
 	{"prometheus.tcp.listener", "127.0.0.1:15692", "metrics at /metrics: IP:PORT, or a port for all interfaces; none: no listener", optional(address, func(s *settings) *string { return &s.metrics })},

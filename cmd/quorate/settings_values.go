@@ -278,6 +278,17 @@ func setHosts(s *settings, v string) (err error) {
 }
 
 // setLoopback refuses an empty list: it would let everybody in, and is what an unset variable becomes.
+func setAnonymous(s *settings, v string) error {
+	switch v {
+	case "":
+		return errors.New("it is empty; use none for nobody")
+	case "none":
+		v = ""
+	}
+	s.anonymous = v
+	return nil
+}
+
 func setLoopback(s *settings, v string) (err error) {
 	if v == "" {
 		return errors.New("it is empty; use none for nobody")

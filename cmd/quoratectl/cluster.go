@@ -45,8 +45,9 @@ func enableFlag(c *call) error {
 
 var listDeprecated = listing(columnsOf[api.DeprecatedFeature]("name"), "Listing deprecated features ...", "deprecated-features")
 
-var listenerColumns = columnsOf("node protocol interface port tls",
+var listenerColumns = columnsOf("node protocol interface port tls speaks",
 	column[api.NodeListener]{"interface", func(l api.NodeListener) any { return l.IPAddress }},
+	column[api.NodeListener]{"speaks", func(l api.NodeListener) any { return strings.Join(l.Speaks, ", ") }},
 )
 
 func listListeners(c *call) error {

@@ -25,7 +25,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 	leader := "n2"
 	answers := map[string]any{
 		"/api/version": api.Version{ProductVersion: "1.2.3"},
-		"/api/quorate/status": api.Status{Node: "n1", Cluster: "c", ProductVersion: "1.2.3", FSMVersion: 2, Ready: true, UptimeMS: 3_605_400, DataDir: "/d", Listeners: []api.Listener{{Protocol: "amqp", Address: "h:1"}, {Protocol: "http", Address: "h:2"}}, CatalogLeader: "n2", RoutesFresh: true, Queues: 3, Replicas: 2, Leaders: 1, Held: api.NewHeldMemory(5, 6, 7, 8),
+		"/api/quorate/status": api.Status{Node: "n1", Cluster: "c", ProductVersion: "1.2.3", FSMVersion: 2, Ready: true, UptimeMS: 3_605_400, DataDir: "/d", Listeners: []api.Listener{{Protocol: "amqp", Address: "h:1", Speaks: []string{"AMQP 0-9-1", "AMQP 1-0"}}, {Protocol: "http", Address: "h:2"}}, CatalogLeader: "n2", RoutesFresh: true, Queues: 3, Replicas: 2, Leaders: 1, Held: api.NewHeldMemory(5, 6, 7, 8),
 			Quarantined:       []api.Quarantine{{VHost: "/", Name: "q", Group: 7, Doing: "perform effects", Panic: "oh", Term: 3, Index: 9}},
 			Unproven:          []api.Unproven{{VHost: "/", Name: "r", Group: 8, Reason: "the log store was missing or empty"}},
 			Closed:            []api.Closed{{VHost: "/", Name: "s", Group: 9, ForMS: 800, Attempts: 2, Reason: "too many open files"}},
@@ -127,7 +127,7 @@ func TestVerbs(t *testing.T) {
 		{"-q list_groups --queue a id held messages", "id\theld\tmessages\ng\ttrue\t2\n"},
 		{"-q -s list_groups --queue a", "g\ttrue\tt\tn1/7/3\t50\t40\t2\t1\t9\t4\t0\n"},
 		{"--formatter json version", "{\n  \"product_version\": \"1.2.3\"\n}\n"},
-		{"status", "Status of node n1 ...\ncluster_name\tc\nproduct_version\t1.2.3\nfsm_version\t2\nready\ttrue\nnot_ready\t\nuptime\t1h0m5s\ndata_dir\t/d\nlisteners\tamqp=h:1 http=h:2\nalarms\tclock_skew\nheld_memory\t26 (channels 5, publishes 6, answers 7, http 8)\ncatalog_leader\tn2\nroutes_fresh\ttrue\nqueues\t3\nreplicas\t2\nleaders\t1\nquarantined\t1\nresignations_total\t3\nunproven\t1\nclosed\t1\n" +
+		{"status", "Status of node n1 ...\ncluster_name\tc\nproduct_version\t1.2.3\nfsm_version\t2\nready\ttrue\nnot_ready\t\nuptime\t1h0m5s\ndata_dir\t/d\nlisteners\tamqp=h:1 (AMQP 0-9-1, AMQP 1-0) http=h:2\nalarms\tclock_skew\nheld_memory\t26 (channels 5, publishes 6, answers 7, http 8)\ncatalog_leader\tn2\nroutes_fresh\ttrue\nqueues\t3\nreplicas\t2\nleaders\t1\nquarantined\t1\nresignations_total\t3\nunproven\t1\nclosed\t1\n" +
 			"Queues that are quarantined on the node:\nvhost\tname\tgroup\tdoing\tpanic\tterm\tindex\tstopped\n/\tq\t7\tperform effects\toh\t3\t9\tfalse\n" +
 			"Replicas on the node that do not vote until they have been brought up to date:\nvhost\tname\tgroup\tstuck\treason\n/\tr\t8\tfalse\tthe log store was missing or empty\n" +
 			"Replicas on the node that could not be opened:\nvhost\tname\tgroup\tattempts\treason\n/\ts\t9\t2\ttoo many open files\n" +

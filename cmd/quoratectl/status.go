@@ -80,7 +80,11 @@ func status(c *call) error {
 func listenersOf(s api.Status) string {
 	var all []string
 	for _, l := range s.Listeners {
-		all = append(all, l.Protocol+"="+l.Address)
+		text := l.Protocol + "=" + l.Address
+		if len(l.Speaks) > 0 {
+			text += " (" + strings.Join(l.Speaks, ", ") + ")"
+		}
+		all = append(all, text)
 	}
 	return strings.Join(all, " ")
 }

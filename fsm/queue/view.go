@@ -311,6 +311,16 @@ func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
 	return timedOut, oldest
 }
 
+// ByCredit returns how many of Stats.Consumers take by credit. O(consumers).
+func (m *Machine) ByCredit() (n int) {
+	for c := range m.consumers.from(0) {
+		if c.link.on && !c.cancelled {
+			n++
+		}
+	}
+	return n
+}
+
 func (cs *consumers) describe(c *consumer) Consumer {
 	d := Consumer{
 		ID: c.id, Tag: c.tag, Prefetch: c.prefetch, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,

@@ -341,7 +341,8 @@ func TestHalfOpen(t *testing.T) {
 	t.Parallel()
 	const handshake = 10 * time.Second
 	n := shared.mustGet(t).Nodes[1]
-	slow := map[string]string{"silence": "", "an octet each second": client.ProtocolHeader + "\x01\x00\x00\x00\x00\x10\x00", "no tune-ok": "", "a heartbeat each second": ""}
+	slow := map[string]string{"silence": "", "an octet each second": client.ProtocolHeader + "\x01\x00\x00\x00\x00\x10\x00", "no tune-ok": "", "a heartbeat each second": "",
+		"an octet of AMQP 1.0 each second": login10, "a login of AMQP 1.0 and no open": "", "an empty frame of AMQP 1.0 each second": ""}
 	type ending struct {
 		name string
 		took time.Duration
@@ -365,6 +366,10 @@ func TestHalfOpen(t *testing.T) {
 			if _, err := io.WriteString(k, client.ProtocolHeader); err != nil {
 				t.Fatal(err)
 			}
+		case "a login of AMQP 1.0 and no open", "an empty frame of AMQP 1.0 each second":
+			if _, err := io.WriteString(k, sasl10+header10); err != nil {
+				t.Fatal(err)
+			}
 		}
 		go func() {
 			tick := time.NewTicker(time.Second)
@@ -372,6 +377,8 @@ func TestHalfOpen(t *testing.T) {
 			for i := 0; ; i++ {
 				if name == "a heartbeat each second" {
 					_, _ = k.Write([]byte{8, 0, 0, 0, 0, 0, 0, 0xCE})
+				} else if name == "an empty frame of AMQP 1.0 each second" {
+					_, _ = io.WriteString(k, frame10(0, ""))
 				} else if i < len(sent) {
 					_, _ = io.WriteString(k, sent[i:i+1])
 				}

@@ -58,7 +58,7 @@ func mustStay(t *testing.T, n *cluster.Node) {
 	}
 }
 
-// TestJunk: what is no AMQP 0-9-1 is told what is, in eight octets, and no more
+// TestJunk: what is no header that is spoken is told one that is, in eight octets, and no more
 // is read.
 func TestJunk(t *testing.T) {
 	n := shared.mustGet(t).Nodes[2]
@@ -68,9 +68,9 @@ func TestJunk(t *testing.T) {
 		"ones":               strings.Repeat("\xff", 8),
 		"AMQP 0-8":           "AMQP\x01\x01\x08\x00",
 		"AMQP 0-10":          "AMQP\x01\x01\x00\x0a",
-		"AMQP 1.0":           "AMQP\x00\x01\x00\x00",
-		"AMQP 1.0 with SASL": "AMQP\x03\x01\x00\x00",
+		"AMQP 1.0, no login": header10,
 		"AMQP 1.0 with TLS":  "AMQP\x02\x01\x00\x00",
+		"AMQP 1.1":           "AMQP\x03\x01\x01\x00",
 		"AMQP 3.1":           "AMQP\x00\x03\x01\x00",
 		"TLS hello":          "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + strings.Repeat("\x00", 500),
 		"HTTP POST":          "POST /api/users HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -92,8 +92,8 @@ func TestJunk(t *testing.T) {
 			_ = r.Write([]byte(sent)) // the node may hang up meanwhile
 			answer, err := r.Bytes(patience)
 			// Of a client that has more to say the end may take the answer along.
-			if long := len(sent) > 4096; err != nil || string(answer) != client.ProtocolHeader && !(long && len(answer) == 0) {
-				t.Errorf("%q, %v, want %q and the end", answer, err, client.ProtocolHeader)
+			if long := len(sent) > 4096; err != nil || string(answer) != saslHeader10 && !(long && len(answer) == 0) {
+				t.Errorf("%q, %v, want %q and the end", answer, err, saslHeader10)
 			}
 			mustStay(t, n)
 		})

@@ -103,6 +103,9 @@ type Listener struct {
 	Protocol string `json:"protocol"`
 	Address  string `json:"address"`
 	TLS      bool   `json:"tls"` // nothing is taken in plain
+	// Speaks are the protocols that clients may speak there at present, as connections name them; nil: Protocol
+	// says it.
+	Speaks []string `json:"speaks,omitempty"`
 }
 
 // Quarantine is a queue that does not lead on a node, because work for it has

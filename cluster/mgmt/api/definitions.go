@@ -125,6 +125,7 @@ type NodeListener struct {
 	IPAddress     string         `json:"ip_address"`
 	Port          int            `json:"port"`
 	TLS           bool           `json:"tls"`
+	Speaks        []string       `json:"speaks,omitempty"` // as of Listener
 	SocketOptions map[string]any `json:"socket_opts"`
 }
 

@@ -203,7 +203,7 @@ type LimitCheck struct {
 
 // LoginAttempts are answered by GET /api/auth/attempts/{node}.
 type LoginAttempts struct {
-	Protocol  string `json:"protocol"` // amqp091, http
+	Protocol  string `json:"protocol"` // amqp091, amqp10, http
 	Attempts  uint64 `json:"auth_attempts"`
 	Failed    uint64 `json:"auth_attempts_failed"`
 	Succeeded uint64 `json:"auth_attempts_succeeded"`

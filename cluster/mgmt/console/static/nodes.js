@@ -78,7 +78,7 @@ export function nodes(view) {
       ['Serves clients', s.ready ? badge('yes', 'good') : [badge('no', 'bad'), s.not_ready]], ['Up for', duration(s.uptime)], ['Leader of the catalog', s.catalog_leader || '–'],
       ['Queues of the cluster', count(s.queues)], ['Replicas here', count(s.replicas)], ['Leaders here', count(s.leaders)], ['Alarms', s.alarms?.join(', ')], ['Memory held for clients', held(s.held_memory)], ['Oldest write to the disk under way for', s.disk_wait_ms ? duration(s.disk_wait_ms) : ''],
       ['Leaderships given up for lack of progress', count(s.resignations_total)], ['Version of the replicated state', s.fsm_version], ['Data folder', s.data_dir],
-      ['Listeners', (s.listeners ?? []).map((l) => `${l.protocol} ${l.address}`).join(', ')],
+      ['Listeners', (s.listeners ?? []).map((l) => `${l.protocol} ${l.address}${l.speaks ? ` (${l.speaks.join(', ')})` : ''}`).join(', ')],
     ]));
     peers.show(s.peers ?? []);
   });
