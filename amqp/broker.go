@@ -39,9 +39,9 @@ type Connection interface {
 	Close(ctx context.Context)
 }
 
-// Session performs the methods of one channel. Publish, Settle, SettleAs and Written do
+// Session performs the methods of one channel. Publish, Settle, SettleAs, Renew and Written do
 // not block; the others block until the cluster has answered or ctx ends. A
-// channel makes one blocking call at a time; Publish, Settle and SettleAs are called from
+// channel makes one blocking call at a time; Publish, Settle, SettleAs and Renew are called from
 // one goroutine at a time, never during a blocking call. Written may be called
 // at any time.
 type Session interface {
@@ -79,6 +79,10 @@ type Session interface {
 	// SettleAs is Settle for who says more, or waits for SessionEvents.Settled. An
 	// error is the client's: then nothing is settled.
 	SettleAs(consumer uint64, ids []uint64, how *fsm.Settlement) error
+	// Renew lets a consumer hold deliveries for longer: their locks and consumer timeouts
+	// begin anew. ids are as in Settle. One command about that is under way at a time for
+	// a consumer; what comes meanwhile is joined. Nobody is told.
+	Renew(consumer uint64, ids []uint64)
 	// Written reports that count messages for consumers, with bytes bytes of
 	// payload, have been written to the socket or given back. The session
 	// bounds the sum of what is delivered and not written, and delivers no more

@@ -372,6 +372,7 @@ func (c *client) Revoked(consumer uint64, _ error) { c.Cancelled(consumer) }
 
 func (c *client) Credited(uint64, fsm.LinkState) {}
 func (c *client) Settled(uint64, []uint64)       {}
+func (c *client) News(uint64, *fsm.News)         {}
 
 func (c *client) Gone(queue fsm.QueueID) { c.event(func() { c.gone = append(c.gone, queue) }) }
 

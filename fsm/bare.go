@@ -1,6 +1,10 @@
 package fsm
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/quorate/quorate/proto/logpb"
+)
 
 // A message that came by AMQP 1.0 is kept as it came. In the place of the property
 // list are
@@ -99,4 +103,30 @@ func (p Payload) BareHeader() BareHeader {
 func (p Payload) Annotations() []byte {
 	at, n, _ := p.properties()
 	return p[at+bareHeaderSize : at+n]
+}
+
+// MaxAnnotations bounds what receivers have added to one message, and
+// MaxAnnotationBytes its keys and values together. The newest annotations that fit are
+// kept.
+const (
+	MaxAnnotations     = 64
+	MaxAnnotationBytes = 4096
+)
+
+// AnnotationMap encodes annotations as a map of AMQP 1.0; nil: there are none.
+func AnnotationMap(list []*logpb.Annotation) []byte {
+	if len(list) == 0 {
+		return nil
+	}
+	size := 4
+	for _, a := range list {
+		size += len(a.Key) + len(a.Value)
+	}
+	m := append(make([]byte, 0, 5+size), 0xd1) // map32
+	m = binary.BigEndian.AppendUint32(m, uint32(size))
+	m = binary.BigEndian.AppendUint32(m, uint32(2*len(list)))
+	for _, a := range list {
+		m = append(append(m, a.Key...), a.Value...)
+	}
+	return m
 }

@@ -112,3 +112,34 @@ func FuzzBare(f *testing.F) {
 		}
 	})
 }
+
+// A payload goes another way with what is in the place of its property list, in the form
+// that it has.
+func TestRepack(t *testing.T) {
+	all := []Payload{append(AppendPayloadHead(nil, "x", "key", []byte("list")), "body"...), AppendPayloadHead(nil, "", "", nil)}
+	for _, x := range someBare {
+		all = append(all, x.mustPayload(t))
+	}
+	for i, p := range all {
+		before := slices.Clone(p)
+		out, err := p.Repack("other", "k2", p.List(), []string{"b1", "b2"})
+		if err != nil || !out.Valid() || out.IsBare() != p.IsBare() || !bytes.Equal(out.Body(), p.Body()) || !bytes.Equal(out.List(), p.List()) {
+			t.Errorf("%d: %q, %v", i, out, err)
+			continue
+		}
+		if string(out.Exchange()) != "other" || string(out.RoutingKey()) != "k2" || !slices.Equal(out.BlindKeys(), []string{"b1", "b2"}) || cap(out) != len(out) {
+			t.Errorf("%d: %q", i, out)
+		}
+		if again, err := out.Repack(string(p.Exchange()), string(p.RoutingKey()), out.List(), p.BlindKeys()); err != nil || !bytes.Equal(again, before) || !bytes.Equal(p, before) {
+			t.Errorf("%d: %q, %v", i, again, err)
+		}
+		if _, err := p.Repack(strings.Repeat("x", 256), "", p.List(), nil); !errors.Is(err, ErrHead) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	h := BareHeader{Durable: true, Priority: 3, TTL: -1}
+	out, err := all[len(all)-1].Repack("x", "k", AppendBareList(nil, h, []byte("a")), nil)
+	if err != nil || out.BareHeader() != h || string(out.Annotations()) != "a" {
+		t.Errorf("%+v %q, %v", out.BareHeader(), out.Annotations(), err)
+	}
+}

@@ -242,6 +242,9 @@ type Settlement struct {
 	DueAt Time
 	// Deferral is the token under which a single delivery is deferred.
 	Deferral string
+	// Annotations are added to messages that return or are deferred; empty: none. The keys
+	// are symbols, each once, within MaxAnnotations and MaxAnnotationBytes.
+	Annotations []*logpb.Annotation
 	// Number has SessionEvents.Settled called with it; 0: it is not called.
 	Number uint64
 	// Exact: Settled names the deliveries that the queue had taken back before. It costs a
@@ -289,6 +292,12 @@ type Message struct {
 	// LockToken names the delivery from anywhere. If it is given receivers see it
 	// and the four before.
 	LockToken string
+	// Sequence is as in Delivery. If it is given the receiver sees it, ExpireAt and
+	// EnqueuedAt, with a LockToken or without.
+	Sequence uint64
+	// Annotations are what receivers have added to the message, a map as AMQP 1.0 encodes
+	// it; empty: nothing. They replace those of the same names that it came with.
+	Annotations []byte
 }
 
 // SessionEvents is how a session notifies its channel. The broker's goroutines
@@ -338,6 +347,9 @@ type SessionEvents interface {
 	// those of its deliveries that it did not end: the queue had taken them back, or
 	// refuses a deferral. It is not called if the queue is gone.
 	Settled(number uint64, lost []uint64)
+	// News reports what has become of a consumer in credit mode, perhaps not for the first time. Nobody
+	// ever changes it.
+	News(consumer uint64, news *News)
 	// Lost reports that the broker gave up the session; the channel must close
 	// with err.
 	Lost(err error)

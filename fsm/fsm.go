@@ -156,6 +156,8 @@ type Effects struct {
 	LateAcks    []LateAck
 	// Cancelled are consumers whose queue is gone.
 	Cancelled []ConsumerID
+	// Tellings are what consumers in credit mode are to know.
+	Tellings []Telling
 	// Short are consumers that share a limit with others of their session, and
 	// have no credit for messages that are ready.
 	Short []ConsumerID
@@ -182,9 +184,10 @@ func (e *Effects) Reset() {
 	clear(e.DeadLetters)
 	clear(e.Timeouts)
 	clear(e.LateAcks)
+	clear(e.Tellings)
 	*e = Effects{
 		Deliveries: e.Deliveries[:0], DeadLetters: e.DeadLetters[:0], Timeouts: e.Timeouts[:0],
-		LateAcks:  e.LateAcks[:0],
+		LateAcks: e.LateAcks[:0], Tellings: e.Tellings[:0],
 		Cancelled: e.Cancelled[:0], Short: e.Short[:0], Released: e.Released[:0],
 	}
 }
@@ -196,6 +199,7 @@ func (e *Effects) Add(o *Effects) {
 	e.Timeouts = append(e.Timeouts, o.Timeouts...)
 	e.LateAcks = append(e.LateAcks, o.LateAcks...)
 	e.Cancelled = append(e.Cancelled, o.Cancelled...)
+	e.Tellings = append(e.Tellings, o.Tellings...)
 	e.Short = append(e.Short, o.Short...)
 	e.Released = append(e.Released, o.Released...)
 	if o.Rest != nil {
@@ -208,7 +212,7 @@ func (e *Effects) Add(o *Effects) {
 
 // Empty reports whether there is no effect.
 func (e *Effects) Empty() bool {
-	return len(e.Deliveries)+len(e.DeadLetters)+len(e.Timeouts)+len(e.LateAcks)+len(e.Cancelled)+len(e.Short)+len(e.Released) == 0 &&
+	return len(e.Deliveries)+len(e.DeadLetters)+len(e.Timeouts)+len(e.LateAcks)+len(e.Cancelled)+len(e.Tellings)+len(e.Short)+len(e.Released) == 0 &&
 		e.Rest == nil && !e.Outbox && !e.Gone && !e.SuspicionChanged
 }
 
@@ -242,6 +246,11 @@ type Delivery struct {
 	// that is from the queue's clock; 0: it has no lock, or that is not running.
 	LockedUntil   Time
 	LockRemaining Millis
+	// Sequence is the number of the message in its queue. Only consumers in credit mode
+	// are given it.
+	Sequence uint64
+	// Annotations are what receivers have added to the message, see AnnotationMap.
+	Annotations []byte
 }
 
 // Remark is what a receiver says about a message that it discards; zero:
@@ -308,6 +317,38 @@ type Timeout struct {
 	// Again is set if the consumer was notified before, perhaps in vain.
 	Again bool
 }
+
+// Telling is news for a consumer in credit mode. Other consumers are told nothing of
+// the kind.
+type Telling struct {
+	To   ConsumerID
+	News News
+}
+
+// News is what has become of a consumer, or of what it holds.
+type News struct {
+	Kind       NewsKind
+	Deliveries []uint64 // LocksLost: ascending
+	Groups     []string // GroupsTaken, GroupsLeft, GroupsHeld
+}
+
+// NewsKind is a kind of News. The values are in messages between nodes.
+type NewsKind uint8
+
+const (
+	// LocksLost: the locks of deliveries have ended, and these have gone back.
+	LocksLost NewsKind = iota + 1
+	// Serving: it is the single active consumer of its queue.
+	Serving
+	// Waiting: another one is.
+	Waiting
+	// GroupsTaken: it has taken groups.
+	GroupsTaken
+	// GroupsLeft: it has given groups up.
+	GroupsLeft
+	// GroupsHeld: these are all that it holds.
+	GroupsHeld
+)
 
 // LateAck reports that a consumer has settled deliveries after they had been
 // taken back because they were held for too long.

@@ -280,6 +280,22 @@ func (b *Broker) TakeBack(name string, taken ...uint64) {
 	}
 }
 
+// Unlock ends the locks of deliveries that are held of a queue: they go back, and who held them is told.
+func (b *Broker) Unlock(name string, ids ...uint64) {
+	b.TakeBack(name, ids...)
+	b.Tell(name, &fsm.News{Kind: fsm.LocksLost, Deliveries: ids})
+}
+
+// Tell tells the consumers of a queue news.
+func (b *Broker) Tell(name string, news *fsm.News) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.queues[name].consumers {
+		number := c.spec.Number
+		c.session.event(func(e fsm.SessionEvents) { e.News(number, news) })
+	}
+}
+
 // Lose gives up every session.
 func (b *Broker) Lose(err error) {
 	b.mu.Lock()
@@ -294,7 +310,7 @@ func (b *Broker) Inject(name string, m fsm.Message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	q := b.queue(name)
-	q.ready = append(q.ready, &message{payload: m.Payload, acquired: m.Acquired, failed: m.Failed, classic: m.Classic, deaths: m.Deaths})
+	q.ready = append(q.ready, &message{payload: m.Payload, acquired: m.Acquired, failed: m.Failed, classic: m.Classic, deaths: m.Deaths, delivery: m})
 	q.dispatch()
 }
 
@@ -477,6 +493,7 @@ type message struct {
 	classic  bool // as of a classic queue
 	failed   uint32
 	deaths   []*logpb.Death
+	delivery fsm.Message // what else its deliveries say
 }
 
 type consumer struct {

@@ -83,10 +83,10 @@ func (s *session) hold(token uint64, q *queue, m *message) fsm.Message {
 	}
 	h.last++
 	h.messages[h.last] = m
-	return fsm.Message{
-		Consumer: token, ID: h.last, Payload: m.payload, Acquired: m.acquired, Failed: m.failed, Classic: m.classic, Deaths: m.deaths,
-		Ready: uint64(len(q.ready)),
-	}
+	out := m.delivery
+	out.Consumer, out.ID, out.Payload, out.Ready = token, h.last, m.payload, uint64(len(q.ready))
+	out.Acquired, out.Failed, out.Classic, out.Deaths = m.acquired, m.failed, m.classic, m.deaths
+	return out
 }
 
 func (s *session) deliver(m fsm.Message) {
@@ -323,6 +323,8 @@ func (s *session) SettleAs(token uint64, ids []uint64, how *fsm.Settlement) erro
 	for _, id := range ids {
 		if h := s.held[token]; h == nil || h.messages[id] == nil || how.Outcome == fsm.Defer && s.broker.deferred[how.Deferral] {
 			lost = append(lost, id)
+		} else if len(how.Annotations) > 0 {
+			h.messages[id].delivery.Annotations = fsm.AnnotationMap(how.Annotations)
 		}
 	}
 	if how.Deferral != "" || how.Reason != "" || how.DueAt != 0 {
@@ -351,6 +353,13 @@ func (s *session) SettleAs(token uint64, ids []uint64, how *fsm.Settlement) erro
 		tell()
 	}
 	return nil
+}
+
+// Renew is noted, and has no effect.
+func (s *session) Renew(token uint64, ids []uint64) {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	s.broker.journalf("renew %d %v", token, ids)
 }
 
 // Consume starts a consumer.

@@ -130,7 +130,8 @@ func IDText(id wire10.RawValue) []byte {
 }
 
 // AnnotatedCopies returns the routing keys of the annotation x-cc. ok false: it is
-// no list of strings that can be routing keys.
+// no list of strings that can be routing keys, or there are more than a header may
+// have.
 func AnnotatedCopies(a wire10.MapBytes) (keys []string, ok bool) {
 	v, has := a.Get(annotationCopies)
 	if !has {
@@ -139,8 +140,10 @@ func AnnotatedCopies(a wire10.MapBytes) (keys []string, ok bool) {
 	if v.Type != wire10.List {
 		return nil, false
 	}
+	size := 0
 	for w := v.Walk(); w.Next(); {
-		if w.Value.Type != wire10.String || len(w.Value.Bytes()) > fsm.MaxShort {
+		size += 1 + len(w.Value.Bytes())
+		if w.Value.Type != wire10.String || len(w.Value.Bytes()) > fsm.MaxShort || size > maxCopies {
 			return nil, false
 		}
 		keys = append(keys, string(w.Value.Bytes()))
@@ -244,8 +247,7 @@ func editAnnotations(a wire10.MapBytes, e *wire.Edit) wire10.MapBytes {
 }
 
 // rewrittenBare is Rewritten for a message of AMQP 1.0.
-func (how Properties) rewrittenBare(payload fsm.Payload, r fsm.Rewrite) []byte {
-	r.Redirected = r.Redirected && how.ContinueHistory
+func rewrittenBare(payload fsm.Payload, r fsm.Rewrite) []byte {
 	h, a := payload.BareHeader(), payload.Annotations()
 	e := edit(annotations(Annotations(payload)), annotationCopies, r)
 	if e == nil && (!r.Died || h.TTL < 0) {

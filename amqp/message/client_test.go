@@ -286,7 +286,16 @@ func TestHeadersThatFit(t *testing.T) {
 	must(t, err)
 	p, err := fsm.AppendBareHead(nil, "", "q", fsm.BareHeader{Priority: -1, TTL: -1}, nil, nil)
 	must(t, err)
-	s.broker.Inject("q", fsm.Message{Payload: append(p, b...)})
+	for n := range 40 {
+		close := &client.Message{ApplicationProperties: map[string]any{"l": strings.Repeat("l", 4040+n)}, Data: [][]byte{[]byte("body")}}
+		b, err := close.MarshalBinary()
+		must(t, err)
+		s.broker.Inject("q", fsm.Message{Payload: append(p[:len(p):len(p)], b...)})
+		if d := s.mustGet(t); string(d.Body) != "body" || (len(d.Headers) > 0) != (n <= 23) {
+			t.Errorf("%d bytes: %d headers", 4040+n, len(d.Headers))
+		}
+	}
+	s.broker.Inject("q", fsm.Message{Payload: append(p[:len(p):len(p)], b...)})
 	if d := s.mustGet(t); string(d.Body) != "body" || d.Headers["small"] != "s" || len(d.Headers) != 2 {
 		t.Errorf("%+v", d)
 	}

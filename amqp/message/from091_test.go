@@ -175,6 +175,8 @@ func TestSectionsOfOldMessage(t *testing.T) {
 		sections bool
 	}{
 		{"value", value, true}, {"sequences", append(sequence, sequence...), true}, {"data", many, true}, {"footer", append(many, "\x00\x53\x78\xc1\x01\x00"...), true},
+		{"two values", append(value, value...), false}, {"value and data", append(value, many...), false}, {"footer only", []byte("\x00\x53\x78\xc1\x01\x00"), false},
+		{"footer before data", append([]byte("\x00\x53\x78\xc1\x01\x00"), many...), false}, {"data of no bytes", []byte("\x00\x53\x75\xa1\x01a"), false},
 		{"nothing", nil, false}, {"text", []byte("text"), false}, {"cut", value[:len(value)-1], false}, {"more", append(value, 0), false},
 		{"header", append(wire10.Append(nil, &header), value...), false}, {"properties", append(wire10.Append(nil, &properties), value...), false},
 		{"application properties", append(application(pairs()), value...), false}, {"annotations", append(append(wire10.StartAnnotations(nil), pairs()...), value...), false},
@@ -195,6 +197,55 @@ func TestSectionsOfOldMessage(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// Without that type a body is data, whatever it looks like.
+func TestBodyThatIsNearlySections(t *testing.T) {
+	body := wire10.AppendData(nil, []byte("a"))
+	if m, _ := mustRender(t, old([]byte{0, 0}, body)); !bytes.Equal(data(&m), body) {
+		t.Errorf("% x", m.Bare)
+	}
+}
+
+// Values of a history that are of another type stay what they are.
+func TestOddHistoryOfOldMessage(t *testing.T) {
+	entry := wire091.Table{
+		{Name: "count", Value: wire091.Int64(-1)}, {Name: "reason", Value: wire091.String("ü")}, {Name: "time", Value: wire091.Bool(true)},
+		{Name: "original-expiration", Value: wire091.String("none")}, {Name: "ü", Value: wire091.Bool(true)},
+	}
+	m, _ := mustRender(t, old(withHeaders(wire091.Table{{Name: "x-death", Value: wire091.Array(wire091.Int64(5), wire091.Nested(entry))}}), nil))
+	v, _ := m.Annotations.Get("x-opt-deaths")
+	w := v.Walk()
+	if !w.Next() || v.Len() != 1 {
+		t.Fatalf("%+v", v)
+	}
+	e := w.Value.Walk()
+	for _, want := range []struct {
+		name string
+		t    wire10.Type
+	}{{"count", wire10.Long}, {"reason", wire10.String}, {"first-time", wire10.Boolean}} {
+		if !e.NextPair() || string(e.Key.Bytes()) != want.name || e.Value.Type != want.t {
+			t.Errorf("%s is %+v, not of type %v", e.Key.Bytes(), e.Value, want.t)
+		}
+	}
+	if e.NextPair() {
+		t.Errorf("%s is there", e.Key.Bytes())
+	}
+}
+
+// Names are strings if they can be, and an array of them is one if all are.
+func TestNames(t *testing.T) {
+	for _, c := range []struct{ in, want string }{{"ü", "\xa1\x02ü"}, {"\xff", "\xa0\x01\xff"}, {"a\x00", "\xa0\x02a\x00"}} {
+		if got := AppendName(nil, c.in); string(got) != c.want {
+			t.Errorf("%q is % x", c.in, got)
+		}
+	}
+	if b := AppendNames(nil, []string{"a", "b"}); !bytes.Equal(b, wire10.AppendStrings(nil, []string{"a", "b"})) {
+		t.Errorf("% x", b)
+	}
+	if b := AppendNames(nil, []string{"a", "\xff"}); !bytes.Equal(b, list(text("a"), wire10.AppendBinary(nil, "\xff"))) {
+		t.Errorf("% x", b)
 	}
 }
 

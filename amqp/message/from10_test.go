@@ -61,6 +61,7 @@ func TestPropertiesOfBareMessage(t *testing.T) {
 		}, want: wire091.Properties{Present: wire091.FlagTimestamp}},
 		{name: "odd", h: noHeader, p: wire10.Properties{MessageID: list(), CorrelationID: wire10.AppendNull(nil), UserID: []byte("\xff"), ReplyTo: []byte("/queues/%zz")},
 			want: wire091.Properties{Present: wire091.FlagReplyTo, ReplyTo: []byte("/queues/%zz")}},
+		{name: "no name", h: noHeader, p: wire10.Properties{ReplyTo: []byte("/queues/")}, want: wire091.Properties{Present: wire091.FlagReplyTo, ReplyTo: []byte("/queues/")}},
 		{name: "another address", h: noHeader, p: wire10.Properties{ReplyTo: []byte("/exchanges/e/k")}, want: wire091.Properties{Present: wire091.FlagReplyTo, ReplyTo: []byte("/exchanges/e/k")}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -187,10 +188,11 @@ func TestBodyOfBareMessage(t *testing.T) {
 		{"value and footer", append(value, footer...), string(value), "amqp-1.0"},
 		{"garbage", []byte("garbage"), "garbage", "kind"},
 		{"nothing", nil, "", "kind"},
+		{"garbage behind properties", append(wire10.Append(nil, &wire10.Properties{UserID: []byte("u")}), 0xff), "\x00\x53\x73\xc0\x05\x02\x40\xa0\x01u\xff", "kind"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := mustShow(t, bare(noHeader, pairs(symbol("x-basic-type"), text("kind")), c.sections))
-			if got.body != c.body || string(got.Type) != c.typeName || len(got.headers) > 0 {
+			if got.body != c.body || string(got.Type) != c.typeName || len(got.headers) > 0 || got.UserID != nil {
 				t.Errorf("%q of type %q with %v, want %q of %q", got.body, got.Type, got.headers, c.body, c.typeName)
 			}
 		})
@@ -261,12 +263,32 @@ func TestHistoryOfBareMessage(t *testing.T) {
 	}
 }
 
+// Of a history only entries count.
+func TestOddHistoryOfBareMessage(t *testing.T) {
+	for _, c := range []struct {
+		in   []byte
+		want wire091.Value
+	}{
+		{text("none"), wire091.String("none")}, {list(text("no entry"), pairs(text("ttl"), text("no number"), text("last-time"), text("x"), list(), text("x")), wire10.AppendNull(nil)), wire091.Array(wire091.Nested(nil))},
+	} {
+		got := mustShow(t, bare(noHeader, pairs(symbol("x-opt-deaths"), c.in), wire10.AppendData(nil, nil)))
+		if v, _ := got.headers.Get("x-death"); fmt.Sprint(v) != fmt.Sprint(c.want) {
+			t.Errorf("%+v, want %+v", v, c.want)
+		}
+	}
+}
+
 // Headers that do not fit are left out, and those that do are there. A few bytes that stand for many values cost no more than fits.
 func TestHeadersThatDoNotFit(t *testing.T) {
 	many := []byte("\xf0\x00\x00\x00\x05\x00\x01\x00\x00\x40") // 65536 times null
-	annotations := pairs(symbol("x-many"), list(many, many, many), symbol("x-more"), list(text("a")), symbol("x-long"), text(strings.Repeat("l", 500)), symbol("x-short"), text("s"))
+	annotations := pairs(symbol("x-large"), text(strings.Repeat("l", 500)), symbol("x-list"), list(), symbol("x-many"), list(many, many, many), symbol("x-more"), list(text("a")), symbol("x-long"), text(strings.Repeat("l", 500)), symbol("x-short"), text("s"))
 	p := bare(fsm.BareHeader{Durable: true, Priority: 1, TTL: 2}, annotations, wire10.AppendData(nil, nil))
-	for _, limit := range []int{-1, 0, 6, 40, 300, 4096, 1 << 17, 1 << 20} {
+	const base = 2 + 1 + 1 + 2 // flags, delivery-mode, priority, expiration
+	limits := []int{4096, 1 << 17, 1 << 20}
+	for n := range 700 {
+		limits = append(limits, n-1)
+	}
+	for _, limit := range limits {
 		var c From10
 		c.Read(p)
 		raw := c.AppendProperties(make([]byte, 3), limit)[3:]
@@ -278,15 +300,16 @@ func TestHeadersThatDoNotFit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(raw) > max(limit, 7) || list.DeliveryMode != 2 || string(list.Expiration) != "2" {
+		if len(raw) > max(limit, base) || list.DeliveryMode != 2 || string(list.Expiration) != "2" {
 			t.Errorf("%d bytes for %d: %+v", len(raw), limit, list)
 		}
 		_, many := headers.Get("x-many")
 		_, more := headers.Get("x-more")
 		_, long := headers.Get("x-long")
 		_, short := headers.Get("x-short")
-		if many || more || long != (limit > 600) || short != (limit > 30) {
-			t.Errorf("limit %d: %v %v %v %v", limit, many, more, long, short)
+		_, small := headers.Get("x-list")
+		if small != (limit >= base+4+12) && limit < 500 || many || more || long && limit < 500 || !long && limit > 2000 || limit == 300 && !short {
+			t.Errorf("limit %d: %v %v %v %v %v", limit, small, many, more, long, short)
 		}
 		if cap(c.headers.b) > 1<<18 {
 			t.Errorf("%d bytes for headers that are not shown", cap(c.headers.b))

@@ -483,15 +483,18 @@ const (
 // Rewritten returns what a payload that leaves its queue has as its property list,
 // or in the place of it. The result may be a part of the payload.
 func (how Properties) Rewritten(payload fsm.Payload, r fsm.Rewrite) []byte {
+	r.Redirected = r.Redirected && how.ContinueHistory
 	if payload.IsBare() {
-		return how.rewrittenBare(payload, r)
+		return rewrittenBare(payload, r)
 	}
 	raw := payload.Properties()
+	if r == (fsm.Rewrite{Died: r.Died}) {
+		return raw // deliveries show no expiration of what has died
+	}
 	p, err := wire.ParseProperties(raw)
 	if err != nil {
 		return raw
 	}
-	r.Redirected = r.Redirected && how.ContinueHistory
 	e := edit(fields(p.Headers), HeaderCC, r)
 	if e == nil {
 		return raw
@@ -507,12 +510,14 @@ func (how Properties) Rewritten(payload fsm.Payload, r fsm.Rewrite) []byte {
 // nothing. keys is the name of that with more routing keys.
 func edit[S source](from S, keys string, r fsm.Rewrite) *wire.Edit {
 	var e wire.Edit
-	if d := delay(from, false); r.Waited && d != nil && d.Err == nil {
-		v := wire.Int64(int64(-d.For))
-		if -d.For >= math.MinInt32 {
-			v = wire.Int32(int32(-d.For))
+	if r.Waited {
+		if d := delay(from, false); d != nil && d.Err == nil {
+			v := wire.Int64(int64(-d.For))
+			if -d.For >= math.MinInt32 {
+				v = wire.Int32(int32(-d.For))
+			}
+			e.SetHeaders = append(e.SetHeaders, wire.Field{Name: headerXDelay, Value: v})
 		}
-		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: headerXDelay, Value: v})
 	}
 	if r.Remark != nil {
 		for _, h := range [...]struct{ name, text string }{

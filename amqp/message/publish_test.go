@@ -36,6 +36,13 @@ func TestCopies(t *testing.T) {
 		if !slices.Equal(got, c.want) || (err != nil) != (c.err != "") || err != nil && err.Error() != c.err {
 			t.Errorf("%s: %d keys, %v", name, len(got), err)
 		}
+		if name == "other types" {
+			c.err = "no list of strings"
+		}
+		annotations := annotated(wire.Field{Name: HeaderCC, Value: wire.Array(c.keys...)})
+		if got, ok := AnnotatedCopies(annotations); ok != (c.err == "") || ok && !slices.Equal(got, slices.Compact(c.want)) {
+			t.Errorf("%s: 1.0: %d keys, %v", name, len(got), ok)
+		}
 	}
 }
 

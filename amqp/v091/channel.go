@@ -500,6 +500,9 @@ type uncredited struct{}
 // Credited and what follows are not called.
 func (uncredited) Credited(uint64, fsm.LinkState) {}
 
+// News is as Credited.
+func (uncredited) News(uint64, *fsm.News) {}
+
 // Settled is as Credited.
 func (uncredited) Settled(uint64, []uint64) {}
 

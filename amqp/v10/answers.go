@@ -12,11 +12,11 @@ import (
 
 // awaited is a settlement of which the broker tells what has become.
 type awaited struct {
-	link    *outgoingLink
-	of      []delivery // ascending by number
-	state   *wire.State
-	outcome fsm.Outcome
-	told    bool // the client waits for it
+	link     *outgoingLink
+	of       []delivery // ascending by number
+	state    *wire.State
+	outcome  fsm.Outcome
+	answered bool // the client waits for it
 }
 
 // States of answers that say no more than their kind.
@@ -69,7 +69,7 @@ func (c *counts) settled(number uint64, lost []uint64) {
 	if delete(c.awaited, number); a == nil || c.closed {
 		return
 	}
-	if a.told {
+	if a.answered {
 		c.answer(a, lost)
 	}
 	var err *wire.Error
@@ -95,45 +95,45 @@ func (c *counts) answer(a *awaited, lost []uint64) {
 		if _, is := slices.BinarySearch(lost, d.number); is {
 			state = releasedState
 		}
-		queue = c.told.add(uint32(d.id), state) || queue
+		queue = c.answers.add(uint32(d.id), state) || queue
 	}
 	if queue {
 		c.out.Lock()
 		defer c.out.Unlock()
-		c.out.PushLast(&c.told)
+		c.out.PushLast(&c.answers)
 	}
 }
 
-// told are deliveries that the server settles, and that the client has not been told of.
-type told struct {
+// answers are deliveries that the server settles, and that the client has not been told of.
+type answers struct {
 	channel uint16 // fixed
 
 	mu     sync.Mutex
-	runs   []toldRun
+	runs   []answerRun
 	queued bool // in the outbox's list of what has frames to make
 }
 
-// toldRun are deliveries with consecutive ids and the same state.
-type toldRun struct {
+// answerRun are deliveries with consecutive ids and the same state.
+type answerRun struct {
 	first, last uint32
 	state       *wire.State
 }
 
 // add adds a delivery. queue: AppendFrames is to be called.
-func (t *told) add(id uint32, state *wire.State) (queue bool) {
+func (t *answers) add(id uint32, state *wire.State) (queue bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n := len(t.runs); n > 0 && t.runs[n-1].last+1 == id && t.runs[n-1].state == state {
 		t.runs[n-1].last = id
 	} else {
-		t.runs = append(t.runs, toldRun{id, id, state})
+		t.runs = append(t.runs, answerRun{id, id, state})
 	}
 	queue, t.queued = !t.queued, true
 	return queue
 }
 
 // AppendFrames appends a disposition for each run.
-func (t *told) AppendFrames(dst []byte) []byte {
+func (t *answers) AppendFrames(dst []byte) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.queued = false
@@ -145,11 +145,11 @@ func (t *told) AppendFrames(dst []byte) []byte {
 	return dst
 }
 
-// flushTold pushes what the client is to be told before what follows. mu is held.
-func (c *counts) flushTold() {
+// flushAnswers pushes what the client is to be told before what follows. mu is held.
+func (c *counts) flushAnswers() {
 	c.out.Lock()
 	defer c.out.Unlock()
-	if frames := c.told.AppendFrames(c.out.Encoded()); c.out.Takes(false) {
+	if frames := c.answers.AppendFrames(c.out.Encoded()); c.out.Takes(false) {
 		c.out.PushFrames(frames)
 	}
 }

@@ -138,7 +138,7 @@ func (s *session) describe() SessionInfo {
 			of.DeliveryCount, of.Credit = l.out.count, uint32(max(ahead(l.out.count, l.out.until), 0))
 			i.Outgoing = append(i.Outgoing, OutgoingLinkInfo{
 				LinkInfo: of, Queue: l.out.queue, Settled: l.out.settled, MaxMessageSize: l.out.limit, Filters: filtersOf(l.out.filter),
-				TimedOut: len(c.unsettledOf(l.out, l.out.late)) > 0,
+				TimedOut: c.hasTimedOut(l.out),
 			})
 		}
 	}
@@ -170,21 +170,11 @@ func addressOf(a *wire.Attach) (address wire.Optional[string]) {
 	return address
 }
 
-// unsettledOf returns which of these deliveries of a link its client has not settled. mu is held.
-func (c *counts) unsettledOf(l *outgoingLink, numbers []uint64) (left []uint64) {
-	if len(numbers) == 0 {
-		return nil
-	}
-	among := make(map[uint64]bool, len(numbers))
-	for _, n := range numbers {
-		among[n] = true
-	}
-	for _, d := range c.deliveries.list[c.deliveries.head:] {
-		if d.link == l && among[d.number] {
-			left = append(left, d.number)
-		}
-	}
-	return left
+// hasTimedOut reports whether a link waits until its client has settled what a consumer timeout has taken back. mu is held.
+func (c *counts) hasTimedOut(l *outgoingLink) bool {
+	return slices.ContainsFunc(c.deliveries.list[c.deliveries.head:], func(d delivery) bool {
+		return d.link == l && d.lost && !slices.ContainsFunc(c.lapses, func(x lapse) bool { return x.id == d.id })
+	})
 }
 
 // filtersOf describes the filters of a source.

@@ -227,7 +227,7 @@ func (c *conn) Renew() {
 		return
 	}
 	for _, s := range c.list.all() {
-		s.renew()
+		s.renewRights()
 	}
 }
 

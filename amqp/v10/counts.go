@@ -2,6 +2,7 @@ package v10
 
 import (
 	"sync"
+	"time"
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v10/wire"
@@ -29,23 +30,34 @@ type counts struct {
 	awaited    map[uint64]*awaited // settlements without an answer, by number; their deliveries are in no other list
 	// The last number used.
 	lastAwaited uint64
-	told        told
-	head        []byte // reused
+	answers     answers
+	// lapses are the deliveries whose locks have ended, in this order; lapse is nil while there are none.
+	lapses []lapse
+	lapse  *time.Timer
+	// renews says that deliveries are to be renewed, and renewal runs while none are, see renewWait.
+	renews  bool
+	renewal *time.Timer
+	head    []byte // reused
 }
 
-func (c *counts) init(s *session) { c.session, c.out, c.told.channel = s, s.conn.out, s.channel }
+func (c *counts) init(s *session) { c.session, c.out, c.answers.channel = s, s.conn.out, s.channel }
 
 // close makes all that follows have no effect.
 func (c *counts) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {
-		c.flushTold()
+		c.flushAnswers()
+	}
+	for _, t := range [...]*time.Timer{c.lapse, c.renewal} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	for i := range c.held {
 		c.forgetAnswer(&c.held[i])
 	}
-	c.closed, c.held, c.links, c.awaited = true, nil, nil, nil
+	c.closed, c.held, c.links, c.awaited, c.lapses = true, nil, nil, nil, nil
 }
 
 // transfer counts a frame of the client. false: it had no window.

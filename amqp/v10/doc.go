@@ -8,7 +8,7 @@
 // takes no memory; a mistake ends the link, the session or the connection that the
 // protocol names, and nothing else; no input makes it panic.
 //
-// It does not route, store or order messages, and converts none: the message of a
-// client is kept and given back byte for byte. DESIGN.md says what is left out;
-// until that is there no listener offers the protocol.
+// It does not route, store or order messages: the message of a client is kept and
+// given back byte for byte, and package message shows it one of another protocol.
+// DESIGN.md says what is left out.
 package v10

@@ -72,6 +72,14 @@ func (s *session) TimedOut(consumer uint64, deliveries []uint64, limit fsm.Milli
 	}
 }
 
+// News passes on what the queue says of a link.
+func (s *session) News(consumer uint64, news *fsm.News) {
+	defer s.conn.Contain("tell news")
+	if news.Kind == fsm.LocksLost && !s.counts.unlocked(consumer, news.Deliveries) {
+		s.endLink(consumer, wire.Errorf(wire.ConditionPreconditionFailed, "the lock of a delivery has ended, and the link does not understand that it is released"))
+	}
+}
+
 // endLink has the link of a consumer ended.
 func (s *session) endLink(consumer uint64, e *wire.Error) {
 	s.counts.mu.Lock()

@@ -19,6 +19,7 @@ type outgoingLink struct {
 	consumer uint64 // its number
 	settled  bool   // deliveries are settled when they are sent
 	releases bool   // the client understands that the server releases a delivery
+	detaches bool   // a consumer timeout ends the link all the same
 	second   bool   // the client settles when it knows what its outcome has done
 	strict   bool   // an outcome that comes too late ends the link
 	limit    uint64 // of a message, in bytes; 0: none
@@ -30,7 +31,6 @@ type outgoingLink struct {
 	// Under counts.mu.
 	own     *sending      // its credit; nil: the broker has it
 	count   uint32        // delivery-count
-	late    []uint64      // what a consumer timeout has taken back, as far as it was unsettled at the last one
 	started bool          // the attach is answered
 	early   []fsm.Message // arrived before
 }
@@ -48,12 +48,13 @@ func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
 	out := &outgoingLink{session: s, handle: l.handle, name: a.Name, queue: queue, settled: a.SndSettleMode == sendSettled, limit: a.MaxMessageSize}
 	out.second, out.strict = a.RcvSettleMode == receiveSecond, isText(a.Properties, "x-late-settle", "error")
 	out.releases = a.Source.Outcomes == nil || slices.Contains(a.Source.Outcomes, wire.StateReleased.Symbol())
+	out.detaches = isText(a.Properties, timeoutAction, "detach")
 	s.counts.add(out)
 	return func() {
 		ctx, cancel := context.WithTimeout(s.conn.Context(), s.conn.Config().OperationTimeout)
 		defer cancel()
 		err := s.broker.Consume(ctx, fsm.ConsumeSpec{
-			Queue: queue, Number: out.consumer, Tag: a.Name, NoAck: out.settled, Credit: true, Arguments: consumerArguments(a.Properties, out.releases),
+			Queue: queue, Number: out.consumer, Tag: a.Name, NoAck: out.settled, Credit: true, Arguments: consumerArguments(a.Properties, out.releases && !out.detaches),
 		})
 		s.gate.Lock()
 		defer s.gate.Unlock()
@@ -135,6 +136,8 @@ func consumerArguments(properties wire.MapBytes, releases bool) *fsm.Table {
 			add("x-priority", &logpb.Value{Tag: 'l', Int: n})
 		case name == "rabbitmq:consumer-timeout" && isInteger && n >= 0:
 			add("x-consumer-timeout", &logpb.Value{Tag: 'l', Int: n})
+		case name == timeoutAction && isText(properties, name, "detach"): // what happens if nobody says otherwise
+			add(name, &logpb.Value{Tag: 'S', Str: []byte("cancel")})
 		case strings.HasPrefix(name, "x-"):
 			if v := catalogValue(w.Value); v != nil {
 				add(name, v)

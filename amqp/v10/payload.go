@@ -98,11 +98,31 @@ func startAnnotations(dst []byte, m *fsm.Message) (out []byte, at, pairs int) {
 		dst = wire.AppendLong(wire.AppendSymbol(dst, scheduledFor), int64(m.ScheduledFor))
 		pairs++
 	}
+	if m.Sequence != 0 {
+		var n int
+		dst, n = appendDelivery(dst, m)
+		pairs += n
+	}
+	for w := wire.MapBytes(m.Annotations).Walk(); w.NextPair(); {
+		if !isServers(m, w.Key.Bytes()) {
+			dst = append(dst, w.Pair...)
+			pairs++
+		}
+	}
 	return dst, at, pairs
 }
 
 // isOurs reports whether startAnnotations has set an annotation with this name.
 func isOurs(m *fsm.Message, name []byte) bool {
+	if isServers(m, name) || len(m.Annotations) == 0 {
+		return isServers(m, name)
+	}
+	_, added := wire.MapBytes(m.Annotations).Get(string(name))
+	return added
+}
+
+// isServers reports whether the server itself sets the annotation with this name.
+func isServers(m *fsm.Message, name []byte) bool {
 	switch string(name) {
 	case "x-exchange", "x-routing-key":
 		return true
@@ -111,12 +131,43 @@ func isOurs(m *fsm.Message, name []byte) bool {
 		return len(m.Deaths) > 0
 	case scheduledFor:
 		return m.ScheduledFor != 0
+	case sequenceNumber, enqueuedTime, expiresAt, lockToken, lockedUntil:
+		return m.Sequence != 0
 	}
 	return false
 }
 
 // scheduledFor is the annotation with the time at which a message was to be ready.
 const scheduledFor = "x-scheduled-for"
+
+// Annotations of a delivery that is locked, or whose receiver wants to know.
+const (
+	sequenceNumber = "x-opt-sequence-number"
+	enqueuedTime   = "x-opt-enqueued-time"
+	expiresAt      = "x-opt-expires-at"
+	lockToken      = "x-opt-lock-token"
+	lockedUntil    = "x-opt-locked-until"
+)
+
+// appendDelivery appends those that apply, and returns how many these are.
+func appendDelivery(dst []byte, m *fsm.Message) (_ []byte, pairs int) {
+	dst = wire.AppendLong(wire.AppendSymbol(dst, sequenceNumber), int64(m.Sequence))
+	pairs = 1
+	if m.LockToken != "" {
+		dst = wire.AppendString(wire.AppendSymbol(dst, lockToken), m.LockToken)
+		pairs++
+	}
+	for _, t := range [...]struct {
+		name string
+		at   fsm.Time
+	}{{lockedUntil, m.LockedUntil}, {enqueuedTime, m.EnqueuedAt}, {expiresAt, m.ExpireAt}} {
+		if t.at != 0 {
+			dst = wire.AppendTimestamp(wire.AppendSymbol(dst, t.name), int64(t.at))
+			pairs++
+		}
+	}
+	return dst, pairs
+}
 
 // deathPairs is how many annotations appendDeaths appends.
 const deathPairs = 7

@@ -1,7 +1,7 @@
 package v10
 
 import (
-	"bytes"
+	"maps"
 	"testing"
 
 	"github.com/quorate/quorate/amqp/v10/wire"
@@ -157,17 +157,46 @@ func TestScheduledTimeIsAnAnnotation(t *testing.T) {
 	}
 }
 
-// A message of another protocol has its body in a data section.
+// A message of another protocol is delivered as one of this: what the server says goes before what the publisher has
+// said in headers of these names.
 func TestMessageOfAnotherProtocol(t *testing.T) {
-	p := append(fsm.AppendPayloadHead(nil, "e", "k", []byte{0, 0}), "hello"...)
-	out := mustDeliver(t, &fsm.Message{Payload: p})
-	var body []byte
-	for d := range out.Data {
-		body = append(body, d...)
+	var fields []byte
+	for _, name := range []string{"x-exchange", "x-own", "x-opt-deaths", "x-first-death-queue", "p"} {
+		fields = append(append(append(fields, byte(len(name))), name...), "S\x00\x00\x00\x06client"...)
 	}
-	if !bytes.Equal(body, []byte("hello")) || out.Kind != wire.BodyData {
-		t.Errorf("%q", body)
+	properties := append([]byte{0x39, 0, 0, 0, 0, byte(len(fields))}, fields...) // headers, delivery-mode, priority, expiration
+	properties = append(properties, "\x02\x05\x03700"...)
+	m := &fsm.Message{Payload: append(fsm.AppendPayloadHead(nil, "e", "k", properties), "hello"...), Acquired: 1, Failed: 2}
+	check := func(header wire.Header, annotations map[string]string) {
+		t.Helper()
+		out := mustDeliver(t, m)
+		var body []byte
+		for d := range out.Data {
+			body = append(body, d...)
+		}
+		if string(body) != "hello" || out.Kind != wire.BodyData || out.Header != header {
+			t.Errorf("%q with %+v, want %+v", body, out.Header, header)
+		}
+		got := map[string]string{}
+		for w := out.Annotations.Walk(); w.NextPair(); {
+			name := string(w.Key.Bytes())
+			if _, twice := got[name]; twice {
+				t.Errorf("%s is there twice", name)
+			}
+			got[name] = string(w.Value.Bytes())
+		}
+		delete(got, "x-opt-deaths")
+		if !maps.Equal(got, annotations) {
+			t.Errorf("annotations %v, want %v", got, annotations)
+		}
 	}
+	check(wire.Header{Durable: true, Priority: wire.Some[byte](5), TTL: wire.Some[uint32](700), DeliveryCount: 2},
+		map[string]string{"x-exchange": "e", "x-routing-key": "k", "x-own": "client", "x-first-death-queue": "client"})
+	m.Deaths = []*logpb.Death{{Reason: logpb.Death_REJECTED, Queue: "q", Count: 1, Exchange: "x", LastExchange: "y"}}
+	check(wire.Header{Durable: true, Priority: wire.Some[byte](5), DeliveryCount: 2}, map[string]string{
+		"x-exchange": "e", "x-routing-key": "k", "x-own": "client", "x-first-death-queue": "q", "x-first-death-reason": "rejected", "x-first-death-exchange": "x",
+		"x-last-death-queue": "q", "x-last-death-reason": "rejected", "x-last-death-exchange": "y",
+	})
 }
 
 // A message costs one allocation on its way in, and none on its way out.
@@ -186,7 +215,10 @@ func TestMessagesCostOneAllocation(t *testing.T) {
 	}
 	out := &fsm.Message{Payload: mustStore(t, address{"e", "k"}, in)}
 	dst := make([]byte, 0, 4096)
-	if n := testing.AllocsPerRun(100, func() { appendHead(dst, out) }); n > 0 {
-		t.Errorf("%v allocations for a delivery", n)
+	other := &fsm.Message{Payload: append(fsm.AppendPayloadHead(nil, "e", "k", []byte("\x81\x00\x01t\x01r")), "hello"...)}
+	for _, out := range []*fsm.Message{out, other} {
+		if n := testing.AllocsPerRun(100, func() { appendHead(dst, out) }); n > 0 {
+			t.Errorf("%v allocations for a delivery", n)
+		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 // Whether the user may publish is checked for each message. A link that goes to one place ends, besides, as soon as the
 // right to it is taken away, and with the queue that it goes to.
 
-// renew checks the rights to the targets of links again. It does not block.
-func (s *session) renew() {
+// renewRights checks the rights to the targets of links again. It does not block.
+func (s *session) renewRights() {
 	s.counts.mu.Lock()
 	defer s.counts.mu.Unlock()
 	if !s.counts.closed && s.counts.incoming > 0 {

@@ -21,6 +21,7 @@ type heldSend struct {
 	id      uint32
 	frames  uint32 // of the message; 0: it is a flow
 	sent    uint32 // of these
+	lost    bool   // the broker has taken it back; the client is told when it has it
 	flow    wire.Flow
 }
 
@@ -43,7 +44,7 @@ func (c *counts) remove(l *outgoingLink) (all []delivery) {
 	defer c.mu.Unlock()
 	delete(c.links, l.consumer)
 	maps.DeleteFunc(c.awaited, func(_ uint64, a *awaited) bool { return a.link == l })
-	c.flushTold()
+	c.flushAnswers()
 	c.deliveries.of(l, func(d delivery) { all = append(all, d) })
 	for _, m := range l.early {
 		all = append(all, delivery{link: l, number: m.ID})
@@ -177,6 +178,9 @@ func (c *counts) pump() {
 			break
 		}
 		c.forgetAnswer(h)
+		if h.lost {
+			c.pushReleased(h.id, h.id)
+		}
 	}
 	c.out.Unlock()
 	if n == len(c.held) {
@@ -227,41 +231,4 @@ func (c *counts) take(first, last uint32, dst []delivery) (all []delivery, known
 	defer c.mu.Unlock()
 	c.deliveries.each(first, last, true, func(d delivery) { dst = append(dst, d) })
 	return dst, len(dst) > 0 || len(c.awaited) > 0
-}
-
-// timedOut tells the client that deliveries have gone back, if it understands that. It reports whether it does.
-func (c *counts) timedOut(consumer uint64, numbers []uint64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l := c.links[consumer]
-	if c.closed || l == nil || !l.releases {
-		return c.closed || l == nil
-	}
-	back := make(map[uint64]bool, len(numbers))
-	for _, n := range numbers {
-		back[n] = true
-	}
-	l.late = c.unsettledOf(l, append(l.late, numbers...))
-	run, open := wire.Disposition{State: wire.State{Kind: wire.StateReleased}}, false
-	c.out.Lock()
-	defer c.out.Unlock()
-	flush := func() {
-		if open && c.out.Takes(false) {
-			c.out.PushFrames(wire.AppendDisposition(c.out.Encoded(), c.session.channel, &run))
-		}
-		open = false
-	}
-	for _, d := range c.deliveries.list[c.deliveries.head:] {
-		if d.link != l || !back[d.number] {
-			continue
-		}
-		if id := uint32(d.id); open && run.Last.Value+1 == id {
-			run.Last.Value = id
-		} else {
-			flush()
-			run.First, run.Last, open = id, wire.Some(id), true
-		}
-	}
-	flush()
-	return true
 }

@@ -1,6 +1,7 @@
 package v10
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // Annotations of a modified message that say what becomes of it. They are no part of the message.
@@ -23,6 +25,10 @@ func (s *session) settle(d *wire.Disposition) *wire.Error {
 	}
 	ends, err := endsDeliveries(d)
 	if err != nil || !ends {
+		if d.State.Kind == wire.StateReceived {
+			s.counts.renew(d.First, d.Last.Or(d.First))
+			s.renew()
+		}
 		return err
 	}
 	how, invalid := settlementOf(&d.State)
@@ -50,13 +56,14 @@ func (s *session) settle(d *wire.Disposition) *wire.Error {
 
 // settleLink ends deliveries of one link. An error ends it: nothing has been settled then.
 func (s *session) settleLink(l *outgoingLink, of []delivery, ids []uint64, d *wire.Disposition, how fsm.Settlement) *wire.Error {
-	if d.Settled && !l.strict && how == (fsm.Settlement{Outcome: how.Outcome}) {
+	plain := how.Reason == "" && how.Description == "" && how.DueAt == 0 && how.Deferral == "" && how.Annotations == nil
+	if d.Settled && !l.strict && plain {
 		s.broker.Settle(l.consumer, ids, how.Outcome)
 		return nil
 	}
 	how.Exact = l.strict || l.second && !d.Settled
 	if !d.Settled || l.strict || how.Outcome == fsm.Defer {
-		how.Number = s.counts.await(&awaited{link: l, of: slices.Clone(of), state: stateFor(&d.State), outcome: how.Outcome, told: !d.Settled})
+		how.Number = s.counts.await(&awaited{link: l, of: slices.Clone(of), state: stateFor(&d.State), outcome: how.Outcome, answered: !d.Settled})
 	}
 	if err := s.broker.SettleAs(l.consumer, ids, &how); err != nil {
 		s.counts.forget(how.Number)
@@ -123,6 +130,7 @@ func modification(m *wire.Modified) (how fsm.Settlement, err *wire.Error) {
 	case m.DeliveryFailed:
 		how.Outcome = fsm.RequeueFailed
 	}
+	size := 0
 	for w := m.MessageAnnotations.Walk(); w.NextPair(); {
 		key := string(w.Key.Bytes())
 		switch {
@@ -144,6 +152,12 @@ func modification(m *wire.Modified) (how fsm.Settlement, err *wire.Error) {
 				return how, wire.Errorf(wire.ConditionInvalidField, "%s is not a string or binary of 1 to %d bytes", deferralToken, fsm.MaxShort)
 			}
 			how.Outcome, how.Deferral = fsm.Defer, string(token)
+		default:
+			size += len(w.Pair) + 1 // its key may have been encoded in the shorter way
+			if len(how.Annotations) == fsm.MaxAnnotations || size > fsm.MaxAnnotationBytes {
+				return how, wire.Errorf(wire.ConditionResourceLimit, "a message may be given at most %d annotations, and %d bytes of them", fsm.MaxAnnotations, fsm.MaxAnnotationBytes)
+			}
+			how.Annotations = append(how.Annotations, &logpb.Annotation{Key: wire.AppendSymbol(nil, key), Value: bytes.Clone(w.Encoded)})
 		}
 	}
 	return how, nil

@@ -186,6 +186,38 @@ func TestWhatOutcomesSay(t *testing.T) {
 	}
 }
 
+// Annotations of a modified message are merged into those that it has, and keep their types.
+func TestModifiedAnnotations(t *testing.T) {
+	s := mustServe(t, nil)
+	s.mustDeclare("q")
+	annotations := wire.AppendString(wire.AppendSymbol(wire.StartMap(nil), "x-kept"), "old")
+	annotations = wire.EndMap(wire.AppendString(wire.AppendSymbol(annotations, "x-replaced"), "old"), 0, 2)
+	bare, err := fsm.AppendBareHead(nil, "", "q", fsm.BareHeader{Priority: -1, TTL: -1}, annotations, nil)
+	must(t, err)
+	s.broker.Inject("q", fsm.Message{Payload: append(bare, message("x")...)})
+	r := s.mustOpen()
+	r.mustAttach(aReceiver("/queues/q"))
+	r.credit(wire.Flow{LinkCredit: wire.Some[uint32](10)})
+	r.receive()
+	more := wire.AppendUbyte(wire.AppendSymbol(wire.StartMap(nil), "x-replaced"), 7)
+	more = wire.AppendTimestamp(wire.AppendSymbol(more, "x-new"), 5)
+	more = wire.EndMap(wire.AppendString(wire.AppendSymbol(more, "x-exchange"), "forged"), 0, 3)
+	r.outcome(0, 0, true, wire.State{Kind: wire.StateModified, Modified: wire.Modified{MessageAnnotations: more}})
+	_, payload := expectPayload[*wire.Transfer](r)
+	var m wire.Message
+	must(t, m.Parse(payload))
+	var found []string
+	for w := m.Annotations.Walk(); w.NextPair(); {
+		if name := string(w.Key.Bytes()); name != "x-routing-key" {
+			found = append(found, fmt.Sprint(name, " ", w.Value.Type, " ", string(w.Value.Bytes()), w.Value.Signed()))
+		}
+	}
+	want := fmt.Sprintf("[x-exchange %v 0 x-replaced %v 7 x-new %v 5 x-kept %v old0]", wire.String, wire.Ubyte, wire.Timestamp, wire.String)
+	if got := fmt.Sprint(found); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
 // What a client says of a message that is wrong ends its link, and the message goes back.
 func TestWhatOutcomesMayNotSay(t *testing.T) {
 	s := mustServe(t, nil)
@@ -199,16 +231,17 @@ func TestWhatOutcomesMayNotSay(t *testing.T) {
 		{modified("x-opt-deferral-token", wire.AppendString(nil, strings.Repeat("x", 256))), wire.ConditionInvalidField, "255"},
 		{modified("x-opt-deferral-token", wire.AppendString(nil, "both")), wire.ConditionInvalidField, "not for 2"},
 		{modified("other", wire.AppendNull(nil)), wire.ConditionInvalidField, "begins with x-"},
+		{modified("x-large", wire.AppendBinary(nil, make([]byte, fsm.MaxAnnotationBytes))), wire.ConditionResourceLimit, "4096 bytes"},
 		{taken, wire.ConditionPreconditionFailed, "in use"},
 	} {
 		queue := fmt.Sprint("q", i)
-		if i == 5 {
+		if c.text == "in use" {
 			s.mustHold("before", 1, nil).outcome(0, 0, true, taken)
 			s.awaitJournal("deferral=taken")
 		}
 		r := s.mustHold(queue, 2, nil)
 		last := uint32(1)
-		if i == 5 {
+		if c.text == "in use" {
 			last = 0
 		}
 		r.outcome(0, last, true, c.state)

@@ -1,6 +1,9 @@
 package v10
 
-import "sort"
+import (
+	"slices"
+	"sort"
+)
 
 // unsettled are the deliveries of a session that its client has not settled.
 //
@@ -18,6 +21,8 @@ type delivery struct {
 	id     uint64
 	link   *outgoingLink // nil: it is settled
 	number uint64        // at the queue
+	lost   bool          // the broker has taken it back, and the client is told
+	renew  bool          // the client wants to hold it for longer, and the broker does not know
 }
 
 // number gives a delivery its id. It is remembered unless it is settled.
@@ -28,7 +33,7 @@ func (u *unsettled) number(link *outgoingLink, number uint64) uint32 {
 		if len(u.list) == cap(u.list) && u.live <= len(u.list)/2 {
 			u.compact()
 		}
-		u.list = append(u.list, delivery{id, link, number})
+		u.list = append(u.list, delivery{id: id, link: link, number: number})
 		u.live++
 	}
 	return uint32(id)
@@ -78,6 +83,28 @@ func (u *unsettled) of(link *outgoingLink, f func(delivery)) {
 		}
 	}
 	u.trim()
+}
+
+// lose marks deliveries of a link, by their numbers at the queue, as lost, and calls f for those that were not.
+func (u *unsettled) lose(link *outgoingLink, numbers []uint64, f func(delivery)) {
+	for i := u.head; i < len(u.list); i++ {
+		d := &u.list[i]
+		if _, is := slices.BinarySearch(numbers, d.number); is && d.link == link && !d.lost {
+			d.lost = true
+			f(*d)
+		}
+	}
+}
+
+// takeLost takes a delivery that is still lost, that is, not settled. false: it is not.
+func (u *unsettled) takeLost(id uint64) (d delivery, ok bool) {
+	i := u.at(int64(id))
+	if i == len(u.list) || u.list[i].id != id || u.list[i].link == nil {
+		return delivery{}, false
+	}
+	u.visit(i, true, func(x delivery) { d = x })
+	u.trim()
+	return d, true
 }
 
 func (u *unsettled) visit(i int, take bool, f func(delivery)) {

@@ -609,6 +609,9 @@ func (w *Work) SplitOutcomes() (early, late []Outcome) {
 	for i := range w.Timeouts {
 		w.addressed[w.Timeouts[i].To.Session] = struct{}{}
 	}
+	for i := range w.Tellings {
+		w.addressed[w.Tellings[i].To.Session] = struct{}{}
+	}
 	if len(w.addressed) == 0 {
 		return w.Outcomes, nil
 	}
@@ -767,6 +770,7 @@ func (o *outgoing) answerResync(r Resynced, held *fsm.Effects) {
 	w := o.next
 	w.Timeouts = append(w.Timeouts, held.Timeouts...)
 	w.Cancelled = append(w.Cancelled, held.Cancelled...)
+	w.Tellings = append(w.Tellings, held.Tellings...)
 	w.Short = append(w.Short, held.Short...)
 	r.At = len(w.Deliveries)
 	w.Resyncs = append(w.Resyncs, r)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -73,6 +74,9 @@ func (x *Queues) Perform(g *group.Group, w *group.Work) {
 	x.Timeouts.note(g, w)
 	for _, t := range w.Timeouts {
 		x.dispatcher.tell(g, t.To, stream.Notice{Kind: peerpb.Notice_TIMED_OUT, Consumer: t.To.Number, IDs: t.Deliveries, Limit: t.Limit})
+	}
+	for _, t := range w.Tellings {
+		x.dispatcher.tell(g, t.To, stream.Notice{Kind: peerpb.Notice_NEWS, Consumer: t.To.Number, IDs: t.News.Deliveries, News: t.News})
 	}
 	x.dispatcher.outcomes(queue, outcomes)
 	for _, c := range w.Cancelled {
@@ -364,6 +368,7 @@ func (d *weighedBatch) append(of *fsm.Delivery, p fsm.Payload) {
 	d.Messages = append(d.Messages, fsm.Message{
 		Consumer: of.To.Number, ID: of.ID, Payload: p, Acquired: of.Acquired, Failed: of.Failed, Deaths: of.Deaths, Ready: of.Ready, ScheduledFor: of.ScheduledFor,
 		ExpireAt: of.ExpireAt, EnqueuedAt: of.EnqueuedAt, LockedUntil: of.LockedUntil, LockRemaining: of.LockRemaining,
+		Sequence: of.Sequence, Annotations: of.Annotations,
 	})
 	d.weight += len(p) + group.DeliveryWeight
 }
@@ -414,6 +419,7 @@ func (x *dispatcher) hand(queue fsm.QueueID, s fsm.SessionID, d weighedBatch) {
 		all[i].Acquired, all[i].Failed, all[i].Ready = of.Acquired, of.Failed, of.Ready
 		all[i].ScheduledFor = int64(of.ScheduledFor)
 		all[i].ExpiresAt, all[i].EnqueuedAt = int64(of.ExpireAt), int64(of.EnqueuedAt)
+		all[i].Sequence, all[i].Annotations = of.Sequence, of.Annotations
 		all[i].LockedUntil, all[i].LockRemaining = int64(of.LockedUntil), uint64(of.LockRemaining)
 		if len(of.Deaths) > 0 {
 			all[i].Deaths = encodeDeaths(of.Deaths)
@@ -534,7 +540,7 @@ func (x *dispatcher) tell(g *group.Group, to fsm.ConsumerID, n stream.Notice) {
 	if node := x.NodeName(to.Session.Node); node != "" {
 		x.links.send(node, self.KindNotice, &peerpb.Notice{
 			Kind: n.Kind, Queue: uint64(queue), Session: to.Session.Num, Boot: to.Session.Boot,
-			Consumer: n.Consumer, Deliveries: n.IDs, Timeout: uint64(n.Limit),
+			Consumer: n.Consumer, Deliveries: n.IDs, Timeout: uint64(n.Limit), News: uint32(n.News.Kind), Groups: n.News.Groups,
 		})
 	}
 }
@@ -692,7 +698,7 @@ func (x *dispatcher) onDeliveries(from string, head, payload []byte) {
 		message := fsm.Message{
 			Consumer: p.Consumer, ID: p.Id, Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, Ready: p.Ready, ScheduledFor: fsm.Time(p.ScheduledFor),
 			ExpireAt: fsm.Time(p.ExpiresAt), EnqueuedAt: fsm.Time(p.EnqueuedAt),
-			LockedUntil: fsm.Time(p.LockedUntil), LockRemaining: fsm.Millis(p.LockRemaining),
+			LockedUntil: fsm.Time(p.LockedUntil), LockRemaining: fsm.Millis(p.LockRemaining), Sequence: p.Sequence, Annotations: p.Annotations,
 		}
 		if p.Size > 0 {
 			message.Payload = fsm.Readable(payload[:p.Size:p.Size])
@@ -733,6 +739,7 @@ func (x *dispatcher) onNotice(from string, head, _ []byte) {
 	default:
 		x.routes.Stream(id, x.sessionID(m.Session, m.Boot)).Notice(stream.Notice{
 			Kind: m.Kind, Consumer: m.Consumer, IDs: m.Deliveries, Limit: fsm.Millis(m.Timeout),
+			News: fsm.News{Kind: fsm.NewsKind(min(m.News, math.MaxUint8)), Deliveries: m.Deliveries, Groups: m.Groups},
 		})
 	}
 }

@@ -28,7 +28,8 @@ type consumers struct {
 	// flowing are consumers in credit mode of which something has come, see goOn.
 	flowing     []uint64
 	notDeferred []notDeferred
-	saying      int // commands without an answer that have words of the client; ≤ fsm.MaxUnanswered, and one settlement more
+	renewals    []uint64 // consumers that have deliveries to renew and no command on its way
+	saying      int      // commands without an answer that have words of the client; ≤ fsm.MaxUnanswered, and one settlement more
 
 	window
 	sharedLimit
@@ -37,15 +38,18 @@ type consumers struct {
 // consumer is what a session knows about one of its consumers.
 type consumer struct {
 	stream.Consumer
-	at      *sessionQueue
-	tag     string
-	info    bool // deliveries carry their deadlines and a lock token
-	strict  bool // to settle what the consumer does not hold any more is an error; with credit its client sees to that
-	over    bool // it gets no more messages; its stream no longer knows it
-	revoked bool // its queue was asked to end it because its user may not read any more
-	action  catalog.TimeoutAction
+	at   *sessionQueue
+	tag  string
+	info bool // deliveries carry their deadlines and a lock token
+	// lockHead: only the lock of its oldest delivery runs, but all have one.
+	lockHead bool
+	strict   bool // to settle what the consumer does not hold any more is an error; with credit its client sees to that
+	over     bool // it gets no more messages; its stream no longer knows it
+	revoked  bool // its queue was asked to end it because its user may not read any more
+	action   catalog.TimeoutAction
 	part
-	link link
+	link    link
+	renewal renewal
 }
 
 // addConsumer registers a consumer with the session and its stream. The lock is held.
@@ -132,6 +136,7 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	c := x.addConsumer(u, spec.Number, spec.NoAck)
 	c.link.on = spec.Credit
 	c.tag, c.info, c.strict, c.action = spec.Tag, args.DeliveryInfo, args.LateError && !spec.Credit, args.TimeoutAction
+	c.lockHead = args.LockHead
 	k := u.stream.Request(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: x.begin(c, &logpb.Consume{
 		Consumer: spec.Number, Tag: spec.Tag, Prefetch: spec.Prefetch, NoAck: spec.NoAck,
 		Exclusive: spec.Exclusive, Priority: args.Priority, TimeoutPlusOne: args.Timeout.Stored(),

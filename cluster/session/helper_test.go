@@ -242,6 +242,11 @@ func (r *recorder) Settled(number uint64, lost []uint64) {
 	r.log = append(r.log, fmt.Sprintf("settled %d, lost %v", number, lost))
 }
 
+func (r *recorder) News(consumer uint64, news *fsm.News) {
+	defer r.enter()()
+	r.log = append(r.log, fmt.Sprintf("told %d %+v", consumer, *news))
+}
+
 func (r *recorder) Lost(err error) {
 	defer r.enter()()
 	r.lost = append(r.lost, err)

@@ -145,6 +145,7 @@ func (noEvents) Revoked(uint64, error)                       {}
 func (noEvents) TimedOut(uint64, []uint64, fsm.Millis, bool) {}
 func (noEvents) Credited(uint64, fsm.LinkState)              {}
 func (noEvents) Settled(uint64, []uint64)                    {}
+func (noEvents) News(uint64, *fsm.News)                      {}
 func (noEvents) Lost(error)                                  {}
 
 // NameLocked makes a command be about the delivery that a lock token names. It returns false if the

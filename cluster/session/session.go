@@ -70,6 +70,7 @@ type event struct {
 	payload     fsm.Payload
 	held        []fsm.Held
 	link        fsm.LinkState
+	news        *fsm.News
 }
 
 // calls is the lock of a session and the queue of calls to its client. What happens under the lock
@@ -107,6 +108,7 @@ const (
 	eventCredited
 	eventGone
 	eventSettled
+	eventNews
 	eventReply // the broker's own, to the channel that its routing key names
 )
 
@@ -235,6 +237,8 @@ func (c *calls) call(e *event) {
 		c.client.Gone(fsm.QueueID(e.consumer))
 	case eventSettled:
 		c.client.Settled(e.first, e.ids)
+	case eventNews:
+		c.client.News(e.consumer, e.news)
 	case eventReply:
 		suffix, _ := fsm.ReplySuffix(string(e.payload.RoutingKey()))
 		c.session.conn.in.replies.send(suffix, e.payload)
@@ -373,6 +377,7 @@ func (q *sessionQueue) Unlock() {
 	q.session.rebalance()
 	q.session.goOn()
 	q.session.returnNotDeferred()
+	q.session.renewOn()
 	q.session.unlock()
 }
 
@@ -426,6 +431,8 @@ func (q *sessionQueue) Answered(p *stream.Pending, r fsm.Result) {
 		s.credited(a.consumer, r)
 	} else if a, is := p.Note.(*settling); is {
 		q.settled(a, p.Number, r)
+	} else if a, is := p.Note.(*renewing); is {
+		s.renewed(a, r)
 	} else if _, is := p.Note.(ownMessage); is {
 		// Nobody waits for it.
 	} else if _, is := p.Note.(strictSettle); is {
@@ -468,6 +475,8 @@ func (q *sessionQueue) Noticed(n stream.Notice) {
 		s.cancelled(q, n.Consumer)
 	case peerpb.Notice_READY:
 		s.wanted(n.Consumer)
+	case peerpb.Notice_NEWS:
+		s.add(event{kind: eventNews, consumer: n.Consumer, news: &n.News})
 	}
 }
 
@@ -523,12 +532,20 @@ func (q *sessionQueue) addToken(m *fsm.Message, secret []byte) {
 	m.LockToken = lockToken{queue: q.stream.Queue(), of: of, delivery: m.ID}.text(secret)
 }
 
-// addTokens adds lock tokens to the messages of consumers that have asked for them.
+// addTokens adds lock tokens to the messages of consumers that have asked for them, and to those of consumers in credit
+// mode that have locks: to these everything is told of a delivery that is locked.
 func (q *sessionQueue) addTokens(messages []fsm.Message) {
 	var secret []byte
 	for i := range messages {
 		m := &messages[i]
-		if c := q.session.known[m.Consumer]; c == nil || !c.info {
+		c := q.session.known[m.Consumer]
+		if c == nil || !c.info && !c.link.on {
+			continue
+		}
+		if c.link.on && m.LockedUntil == 0 && !c.lockHead {
+			if !c.info {
+				m.Sequence = 0
+			}
 			continue
 		}
 		if secret == nil {

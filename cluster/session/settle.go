@@ -52,7 +52,7 @@ func (x *consumers) SettleAs(number uint64, ids []uint64, how *fsm.Settlement) e
 }
 
 // says reports whether a settlement has words of the client, which are kept until it is answered.
-func says(how *fsm.Settlement) bool { return how.Reason != "" || how.Description != "" }
+func says(how *fsm.Settlement) bool { return how.Reason != "" || how.Description != "" || how.Annotations != nil }
 
 // settleAs sends a settlement. The lock is held.
 func (q *sessionQueue) settleAs(number uint64, ids []uint64, how *fsm.Settlement) {
@@ -63,7 +63,7 @@ func (q *sessionQueue) settleAs(number uint64, ids []uint64, how *fsm.Settlement
 	add := func(id uint64, ranges ...uint64) {
 		q.stream.Add(&logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{
 			Outcome: how.Outcome, Consumer: number, Ranges: ranges, DueAt: int64(how.DueAt), Deferral: how.Deferral,
-			Reason: how.Reason, Description: how.Description, Strict: how.Exact,
+			Reason: how.Reason, Description: how.Description, Strict: how.Exact, Annotations: how.Annotations,
 		}}, stream.Pending{Number: id, Note: a})
 	}
 	defer func() {

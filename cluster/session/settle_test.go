@@ -63,7 +63,7 @@ func mustLog(t *testing.T, q *creditQueue, want string) {
 
 // What was settled is told when it is committed, not before; whoever wants it exactly learns what the queue had taken
 // back, also from the answers to a repetition.
-func TestSettlementIsTold(t *testing.T) {
+func TestSettlementIsReported(t *testing.T) {
 	for _, repeated := range []bool{false, true} {
 		t.Run(fmt.Sprint(repeated), func(t *testing.T) {
 			q := mustHold(t, 5)
@@ -151,4 +151,85 @@ func TestSettlementInTime(t *testing.T) {
 	if !slices.Equal(due, []int64{0}) {
 		t.Errorf("due at %v", due)
 	}
+}
+
+// A consumer in credit mode is told all of a delivery that is locked, and of others what it wants to know.
+func TestWhatDeliveriesSay(t *testing.T) {
+	q := mustHold(t, 1)
+	at := q.s.known[1].at
+	_, err := q.s.consumers.node.Catalog.Propose(t.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLockKey{PutLockKey: &logpb.PutLockKey{Secret: make([]byte, 32)}}})
+	must(t, err)
+	for _, c := range []struct {
+		name             string
+		credit, info     bool
+		locked, lockHead bool
+		token, sequence  bool
+	}{
+		{name: "prefetch", locked: true, sequence: true},
+		{name: "prefetch, informed", info: true, token: true, sequence: true},
+		{name: "credit", credit: true},
+		{name: "credit, locked", credit: true, locked: true, token: true, sequence: true},
+		{name: "credit, a lock that does not run yet", credit: true, lockHead: true, token: true, sequence: true},
+		{name: "credit, informed", credit: true, info: true, sequence: true},
+	} {
+		x := q.s.known[1]
+		x.link.on, x.info, x.lockHead = c.credit, c.info, c.lockHead
+		m := []fsm.Message{{Consumer: 1, ID: 1, Sequence: 3}}
+		if c.locked {
+			m[0].LockedUntil = 9
+		}
+		at.addTokens(m)
+		if (m[0].LockToken != "") != c.token || (m[0].Sequence != 0) != c.sequence {
+			t.Errorf("%s: %+v", c.name, m[0])
+		}
+	}
+}
+
+// renewals performs what the session has sent, and returns what it renews.
+func (q *creditQueue) renewals() (all []string) {
+	var answers []group.Outcome
+	for _, b := range streamtest.Take(q.l) {
+		for _, c := range grouptest.Commands(q.t, b) {
+			all = append(all, fmt.Sprint(c.GetRenew().GetConsumer(), c.GetRenew().GetRanges()))
+			r, _ := q.apply(c)
+			answers = append(answers, group.Outcome{First: c.Seq, Run: 1, Result: r})
+		}
+	}
+	streamtest.Tell(q.l, answers...)
+	return all
+}
+
+// What is renewed does not time out. While one command is on its way the others are joined, and one that does not do all
+// is followed by another.
+func TestRenewal(t *testing.T) {
+	q := mustHold(t, 30)
+	expect := func(want ...string) {
+		t.Helper()
+		if got := q.renewals(); !slices.Equal(got, want) {
+			t.Errorf("renews %q, want %q", got, want)
+		}
+	}
+	q.now += 900
+	q.s.Renew(1, []uint64{1, 2, 5})
+	q.s.Renew(1, []uint64{3})
+	q.s.Renew(1, []uint64{2, 7})
+	q.s.Renew(9, []uint64{1}) // nobody
+	expect("1 [1 2 5 1]")
+	expect("1 [2 2 7 1]")
+	expect()
+	q.now += 200
+	q.apply(&logpb.Command{Kind: logpb.Command_TICK})
+	must(t, q.s.SettleAs(1, []uint64{1, 2, 3, 4, 5, 6, 7}, &fsm.Settlement{Outcome: fsm.Ack, Number: 1, Exact: true}))
+	q.serve()
+	mustLog(t, q, "settled 1, lost [4 6]")
+
+	q = mustHold(t, 100) // a command does 64
+	ids := make([]uint64, 100)
+	for i := range ids {
+		ids[i] = uint64(i + 1)
+	}
+	q.s.Renew(1, ids)
+	expect("1 [1 100]")
+	expect("1 [65 36]")
+	expect()
 }

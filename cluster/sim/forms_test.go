@@ -298,7 +298,12 @@ func TestWay10(t *testing.T) {
 			Data:                  [][]byte{[]byte("a"), []byte("b")},
 			Footer:                amqp.Annotations{"f": int64(1)},
 		}
-		if err := sender.Send(ctx, given, nil); err != nil {
+		wrong, refused := amqp.NewMessage(nil), new(amqp.Error)
+		wrong.Annotations = amqp.Annotations{"x-delay": "soon"}
+		if err := sender.Send(ctx, wrong, nil); !errors.As(err, &refused) || refused.Condition != amqp.ErrCondPreconditionFailed || refused.Description != "invalid x-delay 'soon': no_integer" {
+			t.Errorf("a wrong delay: %v", err)
+		}
+		if err := sender.Send(ctx, given, nil); err != nil { // the link lives
 			t.Fatal(err)
 		}
 		m, err := receiver.Receive(ctx, nil)

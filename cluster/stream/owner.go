@@ -86,6 +86,7 @@ type Notice struct {
 	Consumer uint64
 	IDs      []uint64
 	Limit    fsm.Millis
+	News     fsm.News // its deliveries are IDs
 }
 
 // DeliveryBatch is messages for one session, from one queue. Consumer of a message

@@ -1,6 +1,7 @@
 package fsmtest
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,6 +55,7 @@ func compareAnswer(d *diffs, q *model, wantResult, gotResult fsm.Result, got *fs
 		return a.Of == b.Of && a.First == b.First && a.Tag == b.Tag && a.Held == b.Held && a.Limit == b.Limit && slices.Equal(a.Deliveries, b.Deliveries)
 	})
 	equal(d, "cancelled", want.Cancelled, got.Cancelled, identical[fsm.ConsumerID])
+	equal(d, "news", sortedNews(q.news), flatNews(got.Tellings), identical[notice])
 	equal(d, "short", want.Short, got.Short, identical[fsm.ConsumerID])
 	equalValue(d, "gone", want.Gone, got.Gone)
 	equalValue(d, "silence", want.SuspicionChanged, got.SuspicionChanged)
@@ -70,7 +72,7 @@ func sameDelivery(a, b fsm.Delivery) bool {
 	a.Deaths, b.Deaths = nil, nil
 	return deaths && a.To == b.To && a.ID == b.ID && a.Ref == b.Ref && a.Acquired == b.Acquired && a.Failed == b.Failed && a.Ready == b.Ready &&
 		a.ExpireAt == b.ExpireAt && a.ScheduledFor == b.ScheduledFor && a.EnqueuedAt == b.EnqueuedAt &&
-		a.LockedUntil == b.LockedUntil && a.LockRemaining == b.LockRemaining
+		a.LockedUntil == b.LockedUntil && a.LockRemaining == b.LockRemaining && bytes.Equal(a.Annotations, b.Annotations)
 }
 
 func sameDeadLetter(a, b fsm.DeadLetter) bool {
@@ -160,6 +162,7 @@ func compareHeld(d *diffs, q *model, m *queue.Machine) {
 			short = append(short, c.id)
 		}
 		equal(d, "cancel that may be lost", revoked, eff.Cancelled, identical[fsm.ConsumerID])
+		equal(d, "news that may be lost", sortedNews(q.repeatedNews(c)), flatNews(eff.Tellings), identical[notice])
 		equal(d, "need that may be lost", short, eff.Short, identical[fsm.ConsumerID])
 		equal(d, "notice that may be lost", notices, eff.Timeouts, sameTimeout)
 		equal(d, fmt.Sprintf("delivery held by %v after %d", c.id, after), want, eff.Deliveries, sameDelivery)
@@ -173,7 +176,7 @@ func sameMessage(a, b queue.Message) bool {
 		a.HasExpiration == b.HasExpiration && a.Holder == b.Holder && a.Delivery == b.Delivery &&
 		a.Deadline == b.Deadline && a.Letter == b.Letter && a.DueAt == b.DueAt && a.ScheduleID == b.ScheduleID &&
 		a.ScheduledFor == b.ScheduledFor && a.Deferral == b.Deferral && a.MessageID == b.MessageID && a.CorrelationID == b.CorrelationID &&
-		a.LockedUntil == b.LockedUntil && a.Group == b.Group
+		a.LockedUntil == b.LockedUntil && a.Group == b.Group && sameAnnotations(a.Annotations, b.Annotations)
 }
 
 // listEnds lists the records of ends.

@@ -352,6 +352,9 @@ func (g *generator) settleWith(o logpb.Settle_Outcome) *logpb.Command {
 	}
 	g.parks(d)
 	d.Strict = g.oneIn("strict", 6)
+	if g.oneIn("annotated", 4) {
+		g.annotates(d)
+	}
 	return g.forHolder(c, &d.Holder, &logpb.Command{Kind: logpb.Command_SETTLE, Settle: d})
 }
 

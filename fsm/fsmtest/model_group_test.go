@@ -328,6 +328,7 @@ func (q *model) takeGroup(x *message, c *consumer) {
 		return
 	}
 	q.counters.GroupsTaken++
+	q.tell(c, fsm.GroupsTaken, 0, g.id)
 	g.holder, g.order, g.emptiness = c, q.number(), emptiness{}
 	q.lockGroup(g, 0)
 	c.turn = q.number()
@@ -349,6 +350,7 @@ func (q *model) lockGroup(g *group, d fsm.Millis) {
 // expires.
 func (q *model) freeGroup(g *group) {
 	c := g.holder
+	q.tell(c, fsm.GroupsLeft, 0, g.id)
 	g.holder, g.until, g.linger, g.leaving = nil, 0, 0, leaving{}
 	c.turn = q.number()
 	if slices.ContainsFunc(q.ofGroup(g.id, grouped), func(x *message) bool { return x.covered }) {
@@ -369,6 +371,7 @@ func (q *model) giveUp(g *group, failed bool) {
 		x.back = b
 		if failed {
 			c.loses(x)
+			q.tell(c, fsm.LocksLost, x.delivery, "")
 		}
 	}
 	q.freeGroup(g)
@@ -418,6 +421,7 @@ func (q *model) endLeaving(left int) int {
 		x.back = backs[g]
 		if g.lost && here {
 			c.loses(x)
+			q.tell(c, fsm.LocksLost, x.delivery, "")
 		}
 		q.startOldest()
 		q.dropDetached()

@@ -252,6 +252,7 @@ func (q *model) loses(x *message) {
 		return
 	}
 	x.lapsed = true
+	q.tell(c, fsm.LocksLost, x.delivery, "")
 	c.lost = append(c.lost, x.delivery)
 	slices.Sort(c.lost)
 	c.lost = c.lost[max(0, len(c.lost)-lostLocks):]

@@ -17,6 +17,7 @@ type back struct {
 	group   bool     // of a group that was lost or given up
 	due     fsm.Time // of a settlement: when what is returned is tried again
 	remark  fsm.Remark
+	added   []addition
 }
 
 // detach takes all that c holds from it.

@@ -368,6 +368,7 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 		q.unserve(have)
 	}
 	q.serve(have)
+	q.consumed = have
 	return fsm.Result{}
 }
 

@@ -36,6 +36,7 @@ func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
 		q.renewGroups(c, settled[:min(len(settled), q.bounds.Tick)])
 	}
 	if d.Outcome == logpb.Settle_DEFER {
+		q.annotate(settled, q.additionsOf(d))
 		r := q.putAside(settled, d)
 		q.endSettle(c, d.Ranges)
 		return r
@@ -46,12 +47,12 @@ func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
 	}
 	if rest := settled[n:]; len(rest) > 0 {
 		q.orders++
-		b := &back{order: q.orders, outcome: d.Outcome, due: due, remark: remarkOf(d)}
+		b := &back{order: q.orders, outcome: d.Outcome, due: due, remark: remarkOf(d), added: q.additionsOf(d)}
 		for _, x := range rest {
 			x.back = b
 		}
 	}
-	q.conclude(&back{outcome: d.Outcome, due: due, remark: remarkOf(d)}, settled[:n])
+	q.conclude(&back{outcome: d.Outcome, due: due, remark: remarkOf(d), added: q.additionsOf(d)}, settled[:n])
 	q.endSettle(c, d.Ranges)
 	switch {
 	case !d.Strict:
@@ -99,6 +100,7 @@ func (q *model) conclude(b *back, settled []*message) {
 		if q.config.Classic {
 			slices.SortFunc(settled, func(a, b *message) int { return cmp.Compare(a.seq, b.seq) })
 		}
+		q.annotate(settled, b.added)
 		q.giveBack(settled, !q.config.Classic, b.due)
 	case logpb.Settle_DISCARD:
 		for _, x := range settled {

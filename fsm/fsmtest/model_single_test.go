@@ -19,6 +19,13 @@ func (q *model) elect() {
 	case !q.isUp(old) || best.priority > old.priority:
 		q.single = best
 	}
+	if old != q.single {
+		for _, c := range []*consumer{old, q.single} {
+			if c != q.consumed {
+				q.tellServed(c)
+			}
+		}
+	}
 	q.service = slices.DeleteFunc(q.service, func(c *consumer) bool { return !q.hasCredit(c) })
 	if q.single != nil {
 		q.serve(q.single)

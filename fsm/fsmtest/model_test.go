@@ -112,6 +112,9 @@ type modelSessions struct {
 // modelCommand is what the command under way has done and may still do.
 type modelCommand struct {
 	out fsm.Effects
+	// news is what consumers in credit mode are told, and consumed who is told last.
+	news     []notice
+	consumed *consumer
 	// touched: the outbox got a letter or a letter got a route.
 	touched bool
 	// budget: due actions that it may still do.
@@ -133,6 +136,7 @@ type message struct {
 	hasExpiry bool
 	deaths    []*logpb.Death
 	remark    fsm.Remark // of who has discarded it
+	added     []addition // by receivers, the newest first
 	head      uint32
 	hops      uint32 // how often it was forwarded
 	place     place
@@ -256,6 +260,7 @@ func newModel() *model {
 // apply performs one command. The effects are the model's until the next call.
 func (q *model) apply(m fsm.Meta, c *logpb.Command) (fsm.Result, *fsm.Effects) {
 	q.out, q.touched = fsm.Effects{}, false
+	q.news, q.consumed = nil, nil
 	before := q.liveIndexes()
 	r := q.perform(m, c)
 	after := q.liveIndexes()
@@ -310,6 +315,9 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 		return r
 	}
 	q.elect()
+	if q.config.SingleActive {
+		q.tellServed(q.consumed)
+	}
 	q.forward()
 	q.handOut()
 	if performed && c.Kind == logpb.Command_CREDIT && r.Code == fsm.OK {
@@ -499,6 +507,7 @@ func (q *model) deliveryOf(x *message) fsm.Delivery {
 	d := fsm.Delivery{
 		To: x.holder.id, ID: x.delivery, Ref: x.ref, Acquired: x.acquired, Failed: x.failed, Deaths: x.deaths,
 		ExpireAt: x.expireAt, ScheduledFor: x.scheduledFor, EnqueuedAt: max(x.came, x.scheduledFor), LockedUntil: x.lockUntil,
+		Annotations: fsm.AnnotationMap(x.annotations()),
 	}
 	if q.holderOfGroup(x) == x.holder {
 		d.LockedUntil = q.group(x.group).until

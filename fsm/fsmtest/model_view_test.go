@@ -43,6 +43,7 @@ func (q *model) table() []queue.Message {
 			Delivery: x.delivery, Deadline: x.deadline, Letter: x.letter,
 			DueAt: x.dueAt, ScheduleID: x.id, ScheduledFor: x.scheduledFor, Deferral: x.deferral,
 		}
+		y.Annotations = x.annotations()
 		y.Forwarded, y.Group = x.forwarded, x.group
 		y.MessageID, y.CorrelationID = x.messageID, x.correlationID
 		if x.holder != nil {

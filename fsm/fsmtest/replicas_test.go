@@ -76,6 +76,7 @@ func (r *trial) step(s step) diffs {
 		LateAcks:    r.eff.LateAcks[len(own.LateAcks):],
 		DeadLetters: r.eff.DeadLetters[len(own.DeadLetters):],
 		Short:       r.eff.Short[len(own.Short):],
+		Tellings:    r.eff.Tellings[len(own.Tellings):],
 		Cancelled:   r.eff.Cancelled[len(own.Cancelled):], Outbox: r.eff.Outbox, Gone: r.eff.Gone, SuspicionChanged: r.eff.SuspicionChanged,
 	}
 	d := r.witness.verify(s, got, &caused)
@@ -165,6 +166,7 @@ func (r *trial) compareEffects(d *diffs, name string, m *queue.Machine, e entry)
 	equal(d, "dead letter by the replica that is "+name, r.eff.DeadLetters, eff.DeadLetters, sameDeadLetter)
 	equal(d, "timeout by the replica that is "+name, r.eff.Timeouts, eff.Timeouts, sameTimeout)
 	equal(d, "cancelled by the replica that is "+name, r.eff.Cancelled, eff.Cancelled, identical[fsm.ConsumerID])
+	equal(d, "news by the replica that is "+name, flatNews(r.eff.Tellings), flatNews(eff.Tellings), identical[notice])
 	equal(d, "short by the replica that is "+name, r.eff.Short, eff.Short, identical[fsm.ConsumerID])
 	equal(d, "released by the replica that is "+name, released(&r.eff), released(&eff), identical[uint64])
 }

@@ -291,6 +291,9 @@ func messageText(b *strings.Builder, x Message) {
 		fmt.Fprintf(b, " group=%q", x.Group)
 	}
 	b.WriteString(deathsText(x.Deaths))
+	for _, a := range x.Annotations {
+		fmt.Fprintf(b, " %q=%q", a.Key, a.Value)
+	}
 	b.WriteString("\n")
 }
 

@@ -103,11 +103,15 @@ func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effec
 	d, x := &eff.Deliveries[len(eff.Deliveries)-1], m.messages.Get(h)
 	d.To, d.ID, d.Ref, d.Acquired, d.Failed, d.ExpireAt = c.id, id, x.ref(), x.acquired, x.failed, x.expireAt
 	d.EnqueuedAt = m.messages.enqueuedAt(h)
+	if c.link.on {
+		d.Sequence = x.seq
+	}
 	d.LockedUntil = m.clock.heldUntil(m.deadlines.unlocks(lock))
 	if x.info != 0 {
 		if g := m.groupOf(h); g != nil && g.heldBy(c) {
 			d.LockedUntil = max(d.LockedUntil, m.clock.heldUntil(g.hold.until)) // it has only one of them
 		}
+		d.Annotations = fsm.AnnotationMap(m.messages.extra(h).annotations)
 		d.Deaths, d.ScheduledFor = m.messages.extra(h).deaths, m.messages.scheduleInfo(h).scheduledFor
 	}
 	if d.LockedUntil != 0 {

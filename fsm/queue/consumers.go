@@ -429,6 +429,7 @@ func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) f
 		c = cs.register(s, cmd.Consumer)
 	}
 	cs.update(c, cmd)
+	cs.scratch.news.consumed = c
 	return fsm.Result{}
 }
 
@@ -544,11 +545,12 @@ func (cs *consumers) served(c *consumer) bool {
 	return c.level != nil && c.status() == Up && (!cs.settings.SingleActive || c == cs.single && !cs.quiescing)
 }
 
-func (cs *consumers) singleTag() string {
-	if cs.single == nil || !cs.settings.SingleActive {
-		return ""
+// singleActive is the single active consumer; nil: there is none.
+func (cs *consumers) singleActive() *consumer {
+	if !cs.settings.SingleActive {
+		return nil
 	}
-	return cs.single.tag
+	return cs.single
 }
 
 // elect decides who is the single active consumer. It costs nothing unless
@@ -559,11 +561,15 @@ func (cs *consumers) singleTag() string {
 // before assignment. Ensures: single, quiescing = choose(), if the settings ask
 // for one. O(consumers) if it has to choose, else O(1).
 func (cs *consumers) elect() {
-	if !cs.settings.SingleActive || !cs.contested && !(cs.quiescing && cs.single.held.Len() == 0) {
+	if !cs.settings.SingleActive {
+		return
+	}
+	before := cs.single
+	defer func() { cs.scratch.news.elected(before, cs.single) }()
+	if !cs.contested && !(cs.quiescing && cs.single.held.Len() == 0) {
 		return
 	}
 	cs.contested = false
-	before := cs.single
 	cs.single, cs.quiescing = cs.choose()
 	for _, c := range [2]*consumer{before, cs.single} {
 		if c != nil {

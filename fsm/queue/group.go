@@ -598,6 +598,7 @@ func (m *Machine) takeBack(g *group, lost bool, n int) (done int) {
 		}
 		if lost && !m.detached.has(c) {
 			c.loses(at.Seq)
+			m.scratch.news.tell(c, fsm.LocksLost, at.Seq, "")
 		}
 		r.held.push(checkout{id: at.Seq, grip: held})
 	}

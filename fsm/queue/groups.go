@@ -338,6 +338,7 @@ func (gs *groups) keep(g *group) {
 func (gs *groups) acquire(g *group, t *groupTaker, lock fsm.Millis) {
 	gs.unlist(g)
 	gs.counters.GroupsTaken++
+	gs.scratch.news.tell(t.c, fsm.GroupsTaken, 0, g.id)
 	g.hold = &hold{of: t, order: gs.number()}
 	gs.heldOnes++
 	t.holds.Put(key{Seq: g.hold.order}, g)
@@ -382,6 +383,7 @@ func (gs *groups) stateBytes() uint64 { return gs.stateSize }
 // it has not settled is up to the caller.
 func (gs *groups) release(g *group) {
 	h := g.hold
+	gs.scratch.news.tell(h.of.c, fsm.GroupsLeft, 0, g.id)
 	gs.unlist(g)
 	gs.setEnd(g, 0, 0)
 	h.of.holds.Remove(key{Seq: h.order})

@@ -209,6 +209,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	m.sweep(cmd.Kind, eff)
 	m.groups.settle()
 	m.afterUse(inUse, serving, eff)
+	eff.Tellings = append(eff.Tellings, m.scratch.news.list...)
 	m.scratch.end()
 	if invariants.Enabled {
 		m.mustHold()
@@ -590,6 +591,7 @@ type scratch struct {
 	// taken and overdue, see checkout.by.
 	by      lastHolder
 	holders []lastHolder
+	news    news
 }
 
 func (s *scratch) holder(id fsm.ConsumerID, tag string) uint32 {
@@ -614,7 +616,7 @@ func (s *scratch) heldBy(no uint32) {
 func (s *scratch) begin(kind logpb.Command_Kind, b *Bounds) {
 	s.budget, s.handOuts, s.steps, s.taken = b.due(kind), b.HandOuts, 0, s.taken[:0]
 	s.skips = b.Skips
-	s.by = lastHolder{}
+	s.by, s.news.consumed = lastHolder{}, nil
 }
 
 // end frees memory that only a large command needs. The memory is kept
@@ -627,6 +629,7 @@ func (s *scratch) end() {
 		clear(s.holders)
 		s.holders = s.holders[:0]
 	}
+	s.news.reset()
 }
 
 // Deaths counts messages by the reason of their death, from EXPIRED on, and by

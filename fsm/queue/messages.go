@@ -482,7 +482,7 @@ func (ms *messages) ungroup(h uint32) {
 // dropInfo frees the extra of message h if it is empty.
 func (ms *messages) dropInfo(h uint32) {
 	x := ms.Mut(h)
-	if e := ms.extras.Get(x.info); len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0 {
+	if e := ms.extras.Get(x.info); len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0 && e.annotations == nil {
 		ms.extras.Release(x.info)
 		x.info = 0
 	}
@@ -621,7 +621,8 @@ type message struct {
 	place    Place
 }
 
-// extra is what only some messages have. A message has one only if it is not empty: it has a death, a schedule, or a group, or was forwarded.
+// extra is what only some messages have. A message has one only if it is not empty: it has a death, a schedule, a
+// group or annotations, or was forwarded.
 //
 // It is in an arena of its own, under message.info, and dies with its message. A
 // snapshot shares deaths, transfers and schedule with it; hence "never changed".
@@ -635,6 +636,8 @@ type extra struct {
 	transfers []Transfer // not settled; replaced, never changed
 	reason    logpb.Death_Reason
 	remark    *fsm.Remark // of who rejected it; shared, never changed; nil: none
+
+	annotations []*logpb.Annotation // what receivers have added; replaced, never changed; nil: nothing
 
 	schedule *scheduleInfo // replaced, never changed; nil: nothing of it
 

@@ -100,7 +100,7 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 
 func (e *extra) fill(st *logpb.MessageState) {
 	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
-	st.Hops, st.Forwarded = uint32(e.hops), e.forwarded
+	st.Hops, st.Forwarded, st.Annotations = uint32(e.hops), e.forwarded, e.annotations
 	if e.group != nil {
 		st.GroupId, st.Protected = e.group.id, e.protected
 	}
@@ -155,6 +155,9 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 	}
 	if len(st.Deaths) > 0 {
 		ms.editExtra(h).deaths = st.Deaths
+	}
+	if len(st.Annotations) > 0 {
+		ms.editExtra(h).annotations = st.Annotations
 	}
 	if st.Hops > 0 {
 		ms.setHops(h, st.Hops)
@@ -282,7 +285,7 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 		k.fail("message %d of %d", x.seq, ms.next)
 	case x.size == 0 || x.expireAt < 0 || uint32(x.head&headMask) > x.size:
 		k.fail("message %d: size %d, entry %d, expiry %d", x.seq, x.size, x.index, x.expireAt)
-	case x.info != 0 && len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0:
+	case x.info != 0 && len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0 && e.annotations == nil:
 		k.fail("message %d has empty info", x.seq)
 	case place != Scheduled && ms.scheduleInfo(h).id != "":
 		k.fail("message %d is not scheduled", x.seq)

@@ -117,8 +117,10 @@ type returning struct {
 	outcome logpb.Settle_Outcome // of a settlement
 	due     fsm.Time             // of a settlement
 	remark  *fsm.Remark          // of one that discards; shared, never changed; nil: none
-	failed  bool                 // of a loss
-	group   bool                 // of a group that was lost or given up: failed is meant for it, too
+	// annotations are added to what a settlement returns; shared, never changed.
+	annotations []*logpb.Annotation
+	failed      bool // of a loss
+	group       bool // of a group that was lost or given up: failed is meant for it, too
 }
 
 // returnings are what consumers held and have lost, or have settled beyond the bound of
@@ -190,6 +192,7 @@ func (rs *returnings) save(h *logpb.QueueSnapshot) {
 		if r.remark != nil {
 			st.Reason, st.Description = r.remark.Reason, r.remark.Description
 		}
+		st.Annotations = r.annotations
 		h.Returning = append(h.Returning, st)
 	}
 }
@@ -201,7 +204,7 @@ func (rs *returnings) restoreHead(h *logpb.QueueSnapshot, detached []*consumer) 
 		rs.coming = append(rs.coming, &returning{
 			of: fsm.ConsumerID{Session: fsm.SessionFrom(st.Session), Number: st.Consumer}, tag: st.Tag,
 			order: st.Order, outcome: logpb.Settle_Outcome(st.Outcome), failed: st.Failed, due: fsm.Time(st.DueAt), group: st.Group,
-			remark: restoredRemark(st.Reason, st.Description),
+			remark: restoredRemark(st.Reason, st.Description), annotations: st.Annotations,
 		})
 	}
 	rs.detached = detached

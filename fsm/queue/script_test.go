@@ -243,6 +243,10 @@ func (s *script) command(a arguments) *logpb.Command {
 			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"), Strict: a.has("strict"), Holder: a.holder(),
 			Reason: a.text("reason"), Description: a.text("description"),
 		}
+		for _, pair := range strings.FieldsFunc(a.text("annotate"), func(r rune) bool { return r == '.' }) {
+			key, value, _ := strings.Cut(pair, ":")
+			cmd.Settle.Annotations = append(cmd.Settle.Annotations, &logpb.Annotation{Key: []byte(key), Value: []byte(value)})
+		}
 		cmd.Settle.Outcome = map[string]logpb.Settle_Outcome{
 			"ack": fsm.Ack, "requeue": fsm.Requeue, "reject": fsm.RequeueFailed, "discard": fsm.Discard, "defer": fsm.Defer,
 		}[a.d.Cmd]
@@ -510,6 +514,9 @@ func effectsText(eff *fsm.Effects) string {
 	for _, l := range eff.LateAcks {
 		fmt.Fprintf(&b, "late %s:%d ids=%v limit=%d held=%d first=%t\n", sessionText(l.Of.Session), l.Of.Number, l.Deliveries, l.Limit, l.Held, l.First)
 	}
+	for _, o := range eff.Tellings {
+		fmt.Fprintf(&b, "told %s:%d %s %v %v\n", sessionText(o.To.Session), o.To.Number, newsNames[o.News.Kind], o.News.Deliveries, o.News.Groups)
+	}
 	for _, c := range eff.Short {
 		fmt.Fprintf(&b, "short %s:%d\n", sessionText(c.Session), c.Number)
 	}
@@ -533,6 +540,11 @@ func effectsText(eff *fsm.Effects) string {
 		b.WriteString("silence\n")
 	}
 	return b.String()
+}
+
+var newsNames = [...]string{
+	fsm.LocksLost: "locks-lost", fsm.Serving: "serving", fsm.Waiting: "waiting",
+	fsm.GroupsTaken: "groups-taken", fsm.GroupsLeft: "groups-left", fsm.GroupsHeld: "groups-held",
 }
 
 func lettersText(letters []Letter) string {

@@ -46,11 +46,12 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) (code 
 	}
 	switch due := m.dueAt(cmd.GetDueAt(), cmd.GetDelayPlusOne(), 0); {
 	case outcome == logpb.Settle_DEFER:
+		annotate(m.scratch.taken, annotationsOf(m.shared, cmd), m.messages)
 		code, count = m.deferTaken(c, cmd.Deferral, due, eff)
 	case outcome == logpb.Settle_ACK && rest == nil && m.mayEnd() == len(m.scratch.taken):
 		m.ack(m.scratch.taken, eff) // most settlements are no more than this
 	default:
-		settled := returning{of: c.id, tag: c.tag, outcome: outcome, due: due, remark: remarkOf(cmd)}
+		settled := returning{of: c.id, tag: c.tag, outcome: outcome, due: due, remark: remarkOf(cmd), annotations: annotationsOf(m.shared, cmd)}
 		if rest != nil {
 			settled.held = *rest
 		}
@@ -187,6 +188,7 @@ func (m *Machine) conclude(r *returning, taken []checkout, eff *fsm.Effects) {
 		for i := range taken {
 			taken[i].failed = r.outcome == logpb.Settle_REQUEUE_FAILED
 		}
+		annotate(taken, r.annotations, m.messages)
 		m.giveBack(taken, m.settings.Classic, r.due, eff)
 	}
 }

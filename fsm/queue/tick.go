@@ -106,6 +106,7 @@ func (m *Machine) takenBack(c *consumer, due []overdue, eff *fsm.Effects) {
 		d.held.failed = m.settings.CountLockExpiry || m.detached.has(c)
 		if !m.detached.has(c) {
 			c.loses(d.held.id)
+			m.scratch.news.tell(c, fsm.LocksLost, d.held.id, "")
 			d.held.lapsed = true
 		}
 		m.counters.LocksLost++

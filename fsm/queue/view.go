@@ -130,16 +130,17 @@ type Message struct {
 	ExpireAt         fsm.Time // 0: never
 	Acquired, Failed uint32
 	HasExpiration    bool
-	Deaths           []*logpb.Death // shared, never changed
-	Holder           fsm.ConsumerID // checked out only
-	Delivery         uint64         // checked out only
-	Deadline         fsm.Time       // checked out only; 0: never
-	LockedUntil      fsm.Time       // checked out only; 0: it has no lock that runs
-	Letter           uint64         // outbox and waiting only
-	DueAt            fsm.Time       // scheduled and delayed; deferred: 0 if it does not return
-	ScheduleID       string         // scheduled only
-	Deferral         string         // the token; deferred only
-	ScheduledFor     fsm.Time       // 0: it was never scheduled
+	Deaths           []*logpb.Death      // shared, never changed
+	Annotations      []*logpb.Annotation // likewise: what receivers have added
+	Holder           fsm.ConsumerID      // checked out only
+	Delivery         uint64              // checked out only
+	Deadline         fsm.Time            // checked out only; 0: never
+	LockedUntil      fsm.Time            // checked out only; 0: it has no lock that runs
+	Letter           uint64              // outbox and waiting only
+	DueAt            fsm.Time            // scheduled and delayed; deferred: 0 if it does not return
+	ScheduleID       string              // scheduled only
+	Deferral         string              // the token; deferred only
+	ScheduledFor     fsm.Time            // 0: it was never scheduled
 	// What the publisher calls the message, cut; empty: nothing, or the queue keeps
 	// no record of ends.
 	MessageID, CorrelationID string
@@ -246,7 +247,9 @@ func (m *Machine) Outlook() Outlook {
 	} else if idle := m.lease.idleEnd(); idle != 0 {
 		o.LeaseEnd = min(o.LeaseEnd, idle)
 	}
-	o.SingleActive = m.consumers.singleTag()
+	if c := m.consumers.singleActive(); c != nil {
+		o.SingleActive = c.tag
+	}
 	return o
 }
 
@@ -471,6 +474,13 @@ func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effe
 		t.Deliveries, t.Limit, t.Held = describeLate(c.late, m.clock.now())
 		eff.Timeouts = append(eff.Timeouts, t)
 	}
+	if c.link.on && !c.cancelled {
+		serving := fsm.NewsKind(0)
+		if m.settings.SingleActive {
+			serving = servingNews(c, m.consumers.singleActive())
+		}
+		repeatNews(c, serving, m.takers.of(c), eff)
+	}
 	if after+1 == 0 {
 		return
 	}
@@ -543,7 +553,7 @@ func (ms *messages) describe(h uint32) Message {
 	x, e, r := ms.Get(h), ms.extra(h), ms.scheduleInfo(h)
 	d := Message{
 		Seq: x.seq, Ref: x.ref(), Place: x.place, Priority: x.priority, ExpireAt: x.expireAt,
-		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration(), Deaths: e.deaths, Letter: e.letter,
+		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration(), Deaths: e.deaths, Annotations: e.annotations, Letter: e.letter,
 		ScheduleID: r.id, ScheduledFor: r.scheduledFor, Deferral: r.deferral,
 	}
 	if d.Forwarded = e.forwarded; e.group != nil {

@@ -452,7 +452,7 @@ func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_DeadLetterStrategy.Descriptor instead.
 func (QueueConfig_DeadLetterStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19, 0}
+	return file_log_proto_rawDescGZIP(), []int{20, 0}
 }
 
 type QueueConfig_Overflow int32
@@ -501,7 +501,7 @@ func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Overflow.Descriptor instead.
 func (QueueConfig_Overflow) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19, 1}
+	return file_log_proto_rawDescGZIP(), []int{20, 1}
 }
 
 type QueueConfig_Retry int32
@@ -553,7 +553,7 @@ func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Retry.Descriptor instead.
 func (QueueConfig_Retry) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19, 2}
+	return file_log_proto_rawDescGZIP(), []int{20, 2}
 }
 
 type QueueConfig_RetryStrategy int32
@@ -602,7 +602,7 @@ func (x QueueConfig_RetryStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_RetryStrategy.Descriptor instead.
 func (QueueConfig_RetryStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19, 3}
+	return file_log_proto_rawDescGZIP(), []int{20, 3}
 }
 
 type QueueConfig_Groups int32
@@ -651,7 +651,7 @@ func (x QueueConfig_Groups) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Groups.Descriptor instead.
 func (QueueConfig_Groups) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19, 4}
+	return file_log_proto_rawDescGZIP(), []int{20, 4}
 }
 
 type EndState_Reason int32
@@ -731,7 +731,7 @@ func (x EndState_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndState_Reason.Descriptor instead.
 func (EndState_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{27, 0}
+	return file_log_proto_rawDescGZIP(), []int{28, 0}
 }
 
 // Session names one channel of one client: the node that serves it, that
@@ -1319,7 +1319,8 @@ type Restored struct {
 	// It was a letter on its way: it dies again, for this reason; NONE: it was not.
 	Reason Death_Reason `protobuf:"varint,4,opt,name=reason,enum=quorate.log.v1.Death_Reason" json:"reason,omitempty"`
 	// It was scheduled: for Enqueue.due_at, under Enqueue.schedule_id.
-	Scheduled     bool `protobuf:"varint,5,opt,name=scheduled" json:"scheduled,omitempty"`
+	Scheduled     bool          `protobuf:"varint,5,opt,name=scheduled" json:"scheduled,omitempty"`
+	Annotations   []*Annotation `protobuf:"bytes,6,rep,name=annotations" json:"annotations,omitempty"` // as in MessageState
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1387,6 +1388,13 @@ func (x *Restored) GetScheduled() bool {
 		return x.Scheduled
 	}
 	return false
+}
+
+func (x *Restored) GetAnnotations() []*Annotation {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
 }
 
 // Schedule changes when scheduled messages are due.
@@ -2299,7 +2307,10 @@ type Settle struct {
 	Reason      string `protobuf:"bytes,8,opt,name=reason" json:"reason,omitempty"`
 	Description string `protobuf:"bytes,9,opt,name=description" json:"description,omitempty"`
 	// Answer NotFound if the consumer does not hold any of the deliveries.
-	Strict        bool `protobuf:"varint,10,opt,name=strict" json:"strict,omitempty"`
+	Strict bool `protobuf:"varint,10,opt,name=strict" json:"strict,omitempty"`
+	// What the receiver adds to messages that are returned or deferred, from version 3 on;
+	// no key comes twice. See fsm.MaxAnnotations.
+	Annotations   []*Annotation `protobuf:"bytes,11,rep,name=annotations" json:"annotations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2404,6 +2415,67 @@ func (x *Settle) GetStrict() bool {
 	return false
 }
 
+func (x *Settle) GetAnnotations() []*Annotation {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
+// Annotation is something that a receiver has added to a message: a symbol and a value as
+// AMQP 1.0 encodes them.
+type Annotation struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           []byte                 `protobuf:"bytes,1,opt,name=key" json:"key,omitempty"`
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Annotation) Reset() {
+	*x = Annotation{}
+	mi := &file_log_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Annotation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Annotation) ProtoMessage() {}
+
+func (x *Annotation) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Annotation.ProtoReflect.Descriptor instead.
+func (*Annotation) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Annotation) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Annotation) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
 // Configure replaces the queue's effective settings.
 type Configure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2414,7 +2486,7 @@ type Configure struct {
 
 func (x *Configure) Reset() {
 	*x = Configure{}
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2426,7 +2498,7 @@ func (x *Configure) String() string {
 func (*Configure) ProtoMessage() {}
 
 func (x *Configure) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2439,7 +2511,7 @@ func (x *Configure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configure.ProtoReflect.Descriptor instead.
 func (*Configure) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18}
+	return file_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Configure) GetConfig() *QueueConfig {
@@ -2545,7 +2617,7 @@ type QueueConfig struct {
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2557,7 +2629,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2570,7 +2642,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
+	return file_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *QueueConfig) GetTtlPlusOne() uint64 {
@@ -2933,7 +3005,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2945,7 +3017,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2958,7 +3030,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
+	return file_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Delete) GetIfUnused() bool {
@@ -2992,7 +3064,7 @@ type RouteDead struct {
 
 func (x *RouteDead) Reset() {
 	*x = RouteDead{}
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3004,7 +3076,7 @@ func (x *RouteDead) String() string {
 func (*RouteDead) ProtoMessage() {}
 
 func (x *RouteDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3017,7 +3089,7 @@ func (x *RouteDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteDead.ProtoReflect.Descriptor instead.
 func (*RouteDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21}
+	return file_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RouteDead) GetFirst() uint64 {
@@ -3059,7 +3131,7 @@ type DeadRoute struct {
 
 func (x *DeadRoute) Reset() {
 	*x = DeadRoute{}
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3071,7 +3143,7 @@ func (x *DeadRoute) String() string {
 func (*DeadRoute) ProtoMessage() {}
 
 func (x *DeadRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3084,7 +3156,7 @@ func (x *DeadRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadRoute.ProtoReflect.Descriptor instead.
 func (*DeadRoute) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22}
+	return file_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeadRoute) GetTargets() []uint64 {
@@ -3130,7 +3202,7 @@ type SettleDead struct {
 
 func (x *SettleDead) Reset() {
 	*x = SettleDead{}
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3142,7 +3214,7 @@ func (x *SettleDead) String() string {
 func (*SettleDead) ProtoMessage() {}
 
 func (x *SettleDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3155,7 +3227,7 @@ func (x *SettleDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleDead.ProtoReflect.Descriptor instead.
 func (*SettleDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
+	return file_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SettleDead) GetTarget() uint64 {
@@ -3197,7 +3269,7 @@ type NodeDown struct {
 
 func (x *NodeDown) Reset() {
 	*x = NodeDown{}
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3209,7 +3281,7 @@ func (x *NodeDown) String() string {
 func (*NodeDown) ProtoMessage() {}
 
 func (x *NodeDown) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3222,7 +3294,7 @@ func (x *NodeDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDown.ProtoReflect.Descriptor instead.
 func (*NodeDown) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NodeDown) GetNode() uint32 {
@@ -3252,7 +3324,7 @@ type NodeSuspected struct {
 
 func (x *NodeSuspected) Reset() {
 	*x = NodeSuspected{}
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3264,7 +3336,7 @@ func (x *NodeSuspected) String() string {
 func (*NodeSuspected) ProtoMessage() {}
 
 func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3277,7 +3349,7 @@ func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSuspected.ProtoReflect.Descriptor instead.
 func (*NodeSuspected) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
+	return file_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NodeSuspected) GetNode() uint32 {
@@ -3350,17 +3422,18 @@ type MessageState struct {
 	Forwarded  bool   `protobuf:"varint,57,opt,name=forwarded" json:"forwarded,omitempty"` // letters only: it has not died, but goes on
 	Protected  bool   `protobuf:"varint,52,opt,name=protected" json:"protected,omitempty"` // it is due and its group is held: it does not expire
 	// As in Enqueue; empty: none, or no record of ends is kept.
-	MessageId         string `protobuf:"bytes,60,opt,name=message_id,json=messageId" json:"message_id,omitempty"`
-	CorrelationId     string `protobuf:"bytes,61,opt,name=correlation_id,json=correlationId" json:"correlation_id,omitempty"`
-	RemarkReason      string `protobuf:"bytes,65,opt,name=remark_reason,json=remarkReason" json:"remark_reason,omitempty"` // letters only: what the receiver said
-	RemarkDescription string `protobuf:"bytes,66,opt,name=remark_description,json=remarkDescription" json:"remark_description,omitempty"`
+	MessageId         string        `protobuf:"bytes,60,opt,name=message_id,json=messageId" json:"message_id,omitempty"`
+	CorrelationId     string        `protobuf:"bytes,61,opt,name=correlation_id,json=correlationId" json:"correlation_id,omitempty"`
+	RemarkReason      string        `protobuf:"bytes,65,opt,name=remark_reason,json=remarkReason" json:"remark_reason,omitempty"` // letters only: what the receiver said
+	RemarkDescription string        `protobuf:"bytes,66,opt,name=remark_description,json=remarkDescription" json:"remark_description,omitempty"`
+	Annotations       []*Annotation `protobuf:"bytes,70,rep,name=annotations" json:"annotations,omitempty"` // the newest first
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3372,7 +3445,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3385,7 +3458,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{26}
+	return file_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -3696,6 +3769,13 @@ func (x *MessageState) GetRemarkDescription() string {
 	return ""
 }
 
+func (x *MessageState) GetAnnotations() []*Annotation {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
 // EndState is one record of how a message ended, in a queue snapshot. It has at
 // most 512 bytes.
 type EndState struct {
@@ -3733,7 +3813,7 @@ type EndState struct {
 
 func (x *EndState) Reset() {
 	*x = EndState{}
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3745,7 +3825,7 @@ func (x *EndState) String() string {
 func (*EndState) ProtoMessage() {}
 
 func (x *EndState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3758,7 +3838,7 @@ func (x *EndState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndState.ProtoReflect.Descriptor instead.
 func (*EndState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{27}
+	return file_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EndState) GetReason() EndState_Reason {
@@ -3940,7 +4020,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3952,7 +4032,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3965,7 +4045,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{28}
+	return file_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -4090,13 +4170,14 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"\x06REJECT\x10\x01\x12\n" +
 	"\n" +
-	"\x06IGNORE\x10\x02\"\xaf\x01\n" +
+	"\x06IGNORE\x10\x02\"\xed\x01\n" +
 	"\bRestored\x12\x1b\n" +
 	"\texpire_at\x18\x01 \x01(\x12R\bexpireAt\x12\x1a\n" +
 	"\bacquired\x18\x02 \x01(\rR\bacquired\x12\x16\n" +
 	"\x06failed\x18\x03 \x01(\rR\x06failed\x124\n" +
 	"\x06reason\x18\x04 \x01(\x0e2\x1c.quorate.log.v1.Death.ReasonR\x06reason\x12\x1c\n" +
-	"\tscheduled\x18\x05 \x01(\bR\tscheduled\"\xea\x01\n" +
+	"\tscheduled\x18\x05 \x01(\bR\tscheduled\x12<\n" +
+	"\vannotations\x18\x06 \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\"\xea\x01\n" +
 	"\bSchedule\x127\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x1f.quorate.log.v1.Schedule.ActionR\x06action\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
@@ -4184,7 +4265,7 @@ const file_log_proto_rawDesc = "" +
 	"\x06Cancel\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\"\x1c\n" +
 	"\x03Get\x12\x15\n" +
-	"\x06no_ack\x18\x01 \x01(\bR\x05noAck\"\x9f\x03\n" +
+	"\x06no_ack\x18\x01 \x01(\bR\x05noAck\"\xdd\x03\n" +
 	"\x06Settle\x128\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x1e.quorate.log.v1.Settle.OutcomeR\aoutcome\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x16\n" +
@@ -4196,13 +4277,18 @@ const file_log_proto_rawDesc = "" +
 	"\x06reason\x18\b \x01(\tR\x06reason\x12 \n" +
 	"\vdescription\x18\t \x01(\tR\vdescription\x12\x16\n" +
 	"\x06strict\x18\n" +
-	" \x01(\bR\x06strict\"K\n" +
+	" \x01(\bR\x06strict\x12<\n" +
+	"\vannotations\x18\v \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\"K\n" +
 	"\aOutcome\x12\a\n" +
 	"\x03ACK\x10\x00\x12\v\n" +
 	"\aREQUEUE\x10\x01\x12\x12\n" +
 	"\x0eREQUEUE_FAILED\x10\x02\x12\v\n" +
 	"\aDISCARD\x10\x03\x12\t\n" +
-	"\x05DEFER\x10\x04\"@\n" +
+	"\x05DEFER\x10\x04\"4\n" +
+	"\n" +
+	"Annotation\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"@\n" +
 	"\tConfigure\x123\n" +
 	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xf5\x13\n" +
 	"\vQueueConfig\x12 \n" +
@@ -4311,8 +4397,7 @@ const file_log_proto_rawDesc = "" +
 	"\rNodeSuspected\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x12\n" +
-	"\x04back\x18\x03 \x01(\bR\x04back\"\xca\n" +
-	"\n" +
+	"\x04back\x18\x03 \x01(\bR\x04back\"\x88\v\n" +
 	"\fMessageState\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
@@ -4366,7 +4451,8 @@ const file_log_proto_rawDesc = "" +
 	"message_id\x18< \x01(\tR\tmessageId\x12%\n" +
 	"\x0ecorrelation_id\x18= \x01(\tR\rcorrelationId\x12#\n" +
 	"\rremark_reason\x18A \x01(\tR\fremarkReason\x12-\n" +
-	"\x12remark_description\x18B \x01(\tR\x11remarkDescription\"\xa8\a\n" +
+	"\x12remark_description\x18B \x01(\tR\x11remarkDescription\x12<\n" +
+	"\vannotations\x18F \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\"\xa8\a\n" +
 	"\bEndState\x127\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1f.quorate.log.v1.EndState.ReasonR\x06reason\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x12R\x02at\x12\x14\n" +
@@ -4431,7 +4517,7 @@ func file_log_proto_rawDescGZIP() []byte {
 }
 
 var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
@@ -4463,17 +4549,18 @@ var file_log_proto_goTypes = []any{
 	(*Cancel)(nil),                      // 27: quorate.log.v1.Cancel
 	(*Get)(nil),                         // 28: quorate.log.v1.Get
 	(*Settle)(nil),                      // 29: quorate.log.v1.Settle
-	(*Configure)(nil),                   // 30: quorate.log.v1.Configure
-	(*QueueConfig)(nil),                 // 31: quorate.log.v1.QueueConfig
-	(*Delete)(nil),                      // 32: quorate.log.v1.Delete
-	(*RouteDead)(nil),                   // 33: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),                   // 34: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),                  // 35: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),                    // 36: quorate.log.v1.NodeDown
-	(*NodeSuspected)(nil),               // 37: quorate.log.v1.NodeSuspected
-	(*MessageState)(nil),                // 38: quorate.log.v1.MessageState
-	(*EndState)(nil),                    // 39: quorate.log.v1.EndState
-	(*DeadTransfer)(nil),                // 40: quorate.log.v1.DeadTransfer
+	(*Annotation)(nil),                  // 30: quorate.log.v1.Annotation
+	(*Configure)(nil),                   // 31: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 32: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 33: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 34: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 35: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 36: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 37: quorate.log.v1.NodeDown
+	(*NodeSuspected)(nil),               // 38: quorate.log.v1.NodeSuspected
+	(*MessageState)(nil),                // 39: quorate.log.v1.MessageState
+	(*EndState)(nil),                    // 40: quorate.log.v1.EndState
+	(*DeadTransfer)(nil),                // 41: quorate.log.v1.DeadTransfer
 }
 var file_log_proto_depIdxs = []int32{
 	14, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
@@ -4484,47 +4571,50 @@ var file_log_proto_depIdxs = []int32{
 	27, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
 	28, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
 	29, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	30, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	32, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	33, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	35, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	36, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	31, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	33, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	34, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	36, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	37, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
 	23, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
 	17, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
 	18, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
 	19, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
 	20, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
 	22, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
-	37, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
+	38, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
 	21, // 20: quorate.log.v1.Command.unpark:type_name -> quorate.log.v1.Unpark
 	26, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
 	24, // 22: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
 	1,  // 23: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
 	16, // 24: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
 	4,  // 25: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
-	2,  // 26: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
-	12, // 27: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
-	3,  // 28: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
-	4,  // 29: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	5,  // 30: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	12, // 31: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
-	31, // 32: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
-	6,  // 33: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
-	7,  // 34: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
-	8,  // 35: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
-	9,  // 36: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
-	10, // 37: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
-	34, // 38: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	4,  // 39: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	40, // 40: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	24, // 41: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	11, // 42: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
-	12, // 43: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	30, // 26: quorate.log.v1.Restored.annotations:type_name -> quorate.log.v1.Annotation
+	2,  // 27: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
+	12, // 28: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
+	3,  // 29: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
+	4,  // 30: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
+	5,  // 31: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
+	12, // 32: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
+	30, // 33: quorate.log.v1.Settle.annotations:type_name -> quorate.log.v1.Annotation
+	32, // 34: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	6,  // 35: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
+	7,  // 36: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
+	8,  // 37: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
+	9,  // 38: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
+	10, // 39: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
+	35, // 40: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	4,  // 41: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	41, // 42: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	24, // 43: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	30, // 44: quorate.log.v1.MessageState.annotations:type_name -> quorate.log.v1.Annotation
+	11, // 45: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
+	12, // 46: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -4538,7 +4628,7 @@ func file_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1078,9 +1078,10 @@ type ReturningState struct {
 	Tag   string `protobuf:"bytes,60,opt,name=tag" json:"tag,omitempty"` // of the consumer
 	// It is what was held of one group: failed is meant for the messages of groups,
 	// too.
-	Group         bool   `protobuf:"varint,61,opt,name=group" json:"group,omitempty"`
-	Reason        string `protobuf:"bytes,65,opt,name=reason" json:"reason,omitempty"` // of a settlement: as in Settle
-	Description   string `protobuf:"bytes,66,opt,name=description" json:"description,omitempty"`
+	Group         bool          `protobuf:"varint,61,opt,name=group" json:"group,omitempty"`
+	Reason        string        `protobuf:"bytes,65,opt,name=reason" json:"reason,omitempty"` // of a settlement: as in Settle
+	Description   string        `protobuf:"bytes,66,opt,name=description" json:"description,omitempty"`
+	Annotations   []*Annotation `protobuf:"bytes,70,rep,name=annotations" json:"annotations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1183,6 +1184,13 @@ func (x *ReturningState) GetDescription() string {
 		return x.Description
 	}
 	return ""
+}
+
+func (x *ReturningState) GetAnnotations() []*Annotation {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
 }
 
 type SessionState struct {
@@ -1833,7 +1841,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x18\n" +
 	"\asettled\x18\x03 \x01(\x04R\asettled\x12\x12\n" +
-	"\x04gone\x18\x04 \x01(\bR\x04gone\"\xa0\x02\n" +
+	"\x04gone\x18\x04 \x01(\bR\x04gone\"\xde\x02\n" +
 	"\x0eReturningState\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x14\n" +
@@ -1844,7 +1852,8 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x03tag\x18< \x01(\tR\x03tag\x12\x14\n" +
 	"\x05group\x18= \x01(\bR\x05group\x12\x16\n" +
 	"\x06reason\x18A \x01(\tR\x06reason\x12 \n" +
-	"\vdescription\x18B \x01(\tR\vdescription\"\xcd\x02\n" +
+	"\vdescription\x18B \x01(\tR\vdescription\x12<\n" +
+	"\vannotations\x18F \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\"\xcd\x02\n" +
 	"\fSessionState\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x19\n" +
 	"\bnext_seq\x18\x02 \x01(\x04R\anextSeq\x12\x1e\n" +
@@ -1932,6 +1941,7 @@ var file_snapshot_proto_goTypes = []any{
 	(*QueueConfig)(nil),     // 11: quorate.log.v1.QueueConfig
 	(*Session)(nil),         // 12: quorate.log.v1.Session
 	(*NodeDown)(nil),        // 13: quorate.log.v1.NodeDown
+	(*Annotation)(nil),      // 14: quorate.log.v1.Annotation
 }
 var file_snapshot_proto_depIdxs = []int32{
 	11, // 0: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
@@ -1948,13 +1958,14 @@ var file_snapshot_proto_depIdxs = []int32{
 	10, // 11: quorate.log.v1.QueueSnapshot.detached:type_name -> quorate.log.v1.DetachedState
 	8,  // 12: quorate.log.v1.QueueSnapshot.cursors:type_name -> quorate.log.v1.CursorState
 	12, // 13: quorate.log.v1.ReturningState.session:type_name -> quorate.log.v1.Session
-	12, // 14: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
-	12, // 15: quorate.log.v1.DetachedState.session:type_name -> quorate.log.v1.Session
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	14, // 14: quorate.log.v1.ReturningState.annotations:type_name -> quorate.log.v1.Annotation
+	12, // 15: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
+	12, // 16: quorate.log.v1.DetachedState.session:type_name -> quorate.log.v1.Session
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_snapshot_proto_init() }

@@ -37,6 +37,7 @@ const (
 	Notice_READY        Notice_Kind = 7  // messages are ready that a consumer has no credit for
 	Notice_FULL         Notice_Kind = 9  // the sender leads, and has too much waiting: it has not taken what it was sent
 	Notice_TRANSFERRING Notice_Kind = 10 // nor if its leadership is being handed over; a LEADER follows
+	Notice_NEWS         Notice_Kind = 11 // of a consumer in credit mode
 	Notice_MISSED       Notice_Kind = 8  // payloads of the group's entries so far are not where deliveries say; see Delivery
 )
 
@@ -53,6 +54,7 @@ var (
 		7:  "READY",
 		9:  "FULL",
 		10: "TRANSFERRING",
+		11: "NEWS",
 		8:  "MISSED",
 	}
 	Notice_Kind_value = map[string]int32{
@@ -66,6 +68,7 @@ var (
 		"READY":        7,
 		"FULL":         9,
 		"TRANSFERRING": 10,
+		"NEWS":         11,
 		"MISSED":       8,
 	}
 )
@@ -504,6 +507,8 @@ type Delivery struct {
 	StoredTerm    uint64 `protobuf:"varint,14,opt,name=stored_term,json=storedTerm" json:"stored_term,omitempty"`
 	StoredOffset  uint32 `protobuf:"varint,15,opt,name=stored_offset,json=storedOffset" json:"stored_offset,omitempty"`
 	StoredSize    uint32 `protobuf:"varint,16,opt,name=stored_size,json=storedSize" json:"stored_size,omitempty"`
+	Sequence      uint64 `protobuf:"varint,17,opt,name=sequence" json:"sequence,omitempty"`      // of the message in its queue; only for consumers in credit mode
+	Annotations   []byte `protobuf:"bytes,18,opt,name=annotations" json:"annotations,omitempty"` // as in fsm.Message
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -650,18 +655,35 @@ func (x *Delivery) GetStoredSize() uint32 {
 	return 0
 }
 
+func (x *Delivery) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *Delivery) GetAnnotations() []byte {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
 // Notice tells sessions of the receiving node what a queue's leader did.
 type Notice struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          Notice_Kind            `protobuf:"varint,1,opt,name=kind,enum=quorate.peer.v1.Notice_Kind" json:"kind,omitempty"`
-	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
-	Session       uint64                 `protobuf:"varint,3,opt,name=session" json:"session,omitempty"`
-	Boot          uint64                 `protobuf:"varint,4,opt,name=boot" json:"boot,omitempty"`
-	Consumer      uint64                 `protobuf:"varint,5,opt,name=consumer" json:"consumer,omitempty"`
-	Deliveries    []uint64               `protobuf:"varint,6,rep,packed,name=deliveries" json:"deliveries,omitempty"`
-	Timeout       uint64                 `protobuf:"varint,7,opt,name=timeout" json:"timeout,omitempty"`
-	Group         uint32                 `protobuf:"varint,9,opt,name=group" json:"group,omitempty"`
-	Term          uint64                 `protobuf:"varint,10,opt,name=term" json:"term,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Kind       Notice_Kind            `protobuf:"varint,1,opt,name=kind,enum=quorate.peer.v1.Notice_Kind" json:"kind,omitempty"`
+	Queue      uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
+	Session    uint64                 `protobuf:"varint,3,opt,name=session" json:"session,omitempty"`
+	Boot       uint64                 `protobuf:"varint,4,opt,name=boot" json:"boot,omitempty"`
+	Consumer   uint64                 `protobuf:"varint,5,opt,name=consumer" json:"consumer,omitempty"`
+	Deliveries []uint64               `protobuf:"varint,6,rep,packed,name=deliveries" json:"deliveries,omitempty"`
+	Timeout    uint64                 `protobuf:"varint,7,opt,name=timeout" json:"timeout,omitempty"`
+	Group      uint32                 `protobuf:"varint,9,opt,name=group" json:"group,omitempty"`
+	Term       uint64                 `protobuf:"varint,10,opt,name=term" json:"term,omitempty"`
+	// NEWS: what of the consumer, an fsm.NewsKind, and about which groups.
+	News          uint32   `protobuf:"varint,11,opt,name=news" json:"news,omitempty"`
+	Groups        []string `protobuf:"bytes,12,rep,name=groups" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -757,6 +779,20 @@ func (x *Notice) GetTerm() uint64 {
 		return x.Term
 	}
 	return 0
+}
+
+func (x *Notice) GetNews() uint32 {
+	if x != nil {
+		return x.News
+	}
+	return 0
+}
+
+func (x *Notice) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
 }
 
 // Resync asks a queue's leader for what a consumer was handed after a
@@ -896,7 +932,7 @@ const file_session_proto_rawDesc = "" +
 	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1a\n" +
 	"\bconsumer\x18\x06 \x01(\x04R\bconsumer\x12\x12\n" +
 	"\x04last\x18\a \x01(\x04R\x04last\x12\x14\n" +
-	"\x05group\x18\t \x01(\rR\x05groupJ\x04\b\b\x10\t\"\xe5\x03\n" +
+	"\x05group\x18\t \x01(\rR\x05groupJ\x04\b\b\x10\t\"\xa3\x04\n" +
 	"\bDelivery\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x12\n" +
@@ -918,7 +954,9 @@ const file_session_proto_rawDesc = "" +
 	"storedTerm\x12#\n" +
 	"\rstored_offset\x18\x0f \x01(\rR\fstoredOffset\x12\x1f\n" +
 	"\vstored_size\x18\x10 \x01(\rR\n" +
-	"storedSize\"\xa0\x03\n" +
+	"storedSize\x12\x1a\n" +
+	"\bsequence\x18\x11 \x01(\x04R\bsequence\x12 \n" +
+	"\vannotations\x18\x12 \x01(\fR\vannotations\"\xd6\x03\n" +
 	"\x06Notice\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.peer.v1.Notice.KindR\x04kind\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +
@@ -931,7 +969,9 @@ const file_session_proto_rawDesc = "" +
 	"\atimeout\x18\a \x01(\x04R\atimeout\x12\x14\n" +
 	"\x05group\x18\t \x01(\rR\x05group\x12\x12\n" +
 	"\x04term\x18\n" +
-	" \x01(\x04R\x04term\"\x99\x01\n" +
+	" \x01(\x04R\x04term\x12\x12\n" +
+	"\x04news\x18\v \x01(\rR\x04news\x12\x16\n" +
+	"\x06groups\x18\f \x03(\tR\x06groups\"\xa3\x01\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\n" +
 	"\n" +
@@ -945,7 +985,8 @@ const file_session_proto_rawDesc = "" +
 	"\x05READY\x10\a\x12\b\n" +
 	"\x04FULL\x10\t\x12\x10\n" +
 	"\fTRANSFERRING\x10\n" +
-	"\x12\n" +
+	"\x12\b\n" +
+	"\x04NEWS\x10\v\x12\n" +
 	"\n" +
 	"\x06MISSED\x10\bJ\x04\b\b\x10\t\"\xb0\x01\n" +
 	"\x06Resync\x12\x14\n" +

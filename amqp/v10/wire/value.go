@@ -74,6 +74,8 @@ type Walk struct {
 	Key   Value // of a map, after NextPair
 	Value Value
 	Pair  []byte // encoding of both, after NextPair
+	// Encoded is the encoding of Value, after NextPair.
+	Encoded []byte
 
 	rest []byte
 	item []byte // see Value
@@ -122,9 +124,11 @@ func (w *Walk) NextPair() bool {
 		return false
 	}
 	w.Key = w.Value
+	value := w.rest
 	if !w.Next() {
 		return false
 	}
+	w.Encoded = value[:len(value)-len(w.rest)]
 	w.Pair = pair[:len(pair)-len(w.rest)]
 	return true
 }
