@@ -424,9 +424,9 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Text }
 
-// LimitEnding ends the text of a Precondition if there are as many queues or exchanges as may be, so that a protocol can
+// LimitText ends the text of a Precondition if there are as many queues or exchanges as may be, so that a protocol can
 // tell it apart.
-const LimitEnding = " is reached"
+const LimitText = " is reached"
 
 // UnknownExchangeType is the text of the Precondition if there is no such type of exchange.
 func UnknownExchangeType(name string) string { return "unknown exchange type '" + name + "'" }

@@ -235,8 +235,8 @@ func (s *session) detached(d *wire.Detach) (next func()) {
 		s.conn.Log.Info("link ended by the client", slog.Int("channel", int(s.channel)), slog.String("link", l.name), slog.Any("error", d.Error))
 	}
 	delete(s.links, d.Handle)
-	s.memory.Add(-l.held)
 	s.pairs.leave(l)
+	s.memory.Add(-l.held)
 	answer := &wire.Detach{Handle: d.Handle, Closed: d.Closed}
 	switch {
 	case l.ended:

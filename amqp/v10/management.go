@@ -79,7 +79,7 @@ func (x *pairs) attach(l *link, a *wire.Attach) {
 		return
 	}
 	p.requests = l
-	l.in = &incomingLink{session: s, handle: l.handle, assembly: assembly{mode: a.SndSettleMode, limit: maxRequest}}
+	l.in = &incomingLink{session: s, handle: l.handle, isRelay: true, assembly: assembly{mode: a.SndSettleMode, limit: maxRequest}}
 	answer.MaxMessageSize = maxRequest
 	s.conn.out.push(s.channel, answer)
 	s.counts.begin(l.in, a.InitialDeliveryCount.Or(0), pairCredit)

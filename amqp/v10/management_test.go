@@ -178,7 +178,7 @@ func TestStatusesOfRefusals(t *testing.T) {
 		m.must("PUT", "/queues/q", object{}, status, text)
 	}
 	put(fsm.Refuse(fsm.Precondition, "inequivalent arg 'durable'"), "409", "inequivalent arg 'durable'")
-	put(fsm.Refuse(fsm.Precondition, "queue limit in vhost '/' (3)"+fsm.LimitEnding), "403", "queue limit")
+	put(fsm.Refuse(fsm.Precondition, "queue limit in vhost '/' (3)"+fsm.LimitText), "403", "queue limit")
 	put(fsm.Refuse(fsm.AccessRefused, "reserved prefix 'amq.*'"), "403", "reserved prefix")
 	if r := <-refused; r.Method != "queue.declare" || r.Text != "reserved prefix 'amq.*'" {
 		t.Errorf("refusal %+v", r)
@@ -554,6 +554,20 @@ func TestPairAgain(t *testing.T) {
 	r.mustPair(9)
 	r.ask(0, aRequest(text("a"), "GET", "/queues/q", nil))
 	r.answer(text("a"), "404")
+}
+
+// A pair publishes nothing: a right to publish that is taken away does not end it.
+func TestPairWithoutRightToPublish(t *testing.T) {
+	s := mustServe(t, nil)
+	r := s.mustOpen()
+	r.mustPair(9)
+	s.broker.Forbid("")
+	s.Renew()
+	r.ask(0, aRequest(text("a"), "GET", "/queues/q", nil))
+	r.answer(text("a"), "404")
+	s.Renew()
+	r.ask(1, aRequest(text("b"), "GET", "/queues/q", nil))
+	r.answer(text("b"), "404")
 }
 
 // A client that goes in the middle of a request leaves nothing behind.

@@ -43,6 +43,9 @@ var statuses = map[fsm.Kind]string{
 	fsm.NotImplemented: badRequest,
 	fsm.Unavailable:    statusNoLeader,
 	fsm.Forced:         statusNoLeader,
+	fsm.NoVHost:        statusForbidden,
+	fsm.NoAccess:       statusForbidden,
+	fsm.LimitReached:   statusForbidden,
 }
 
 // requestError is the answer to a request that is refused here.
@@ -181,7 +184,7 @@ func (r *request) statusOf(err error) string {
 		return statusNoLeader
 	case !errors.As(err, &refusal) || statuses[refusal.Kind] == "":
 		return statusInternal
-	case refusal.Kind == fsm.Precondition && strings.HasSuffix(refusal.Text, fsm.LimitEnding):
+	case refusal.Kind == fsm.Precondition && strings.HasSuffix(refusal.Text, fsm.LimitText):
 		return statusForbidden
 	case refusal.Kind == fsm.Precondition && r.declares:
 		return statusConflict

@@ -177,10 +177,10 @@ func (c *counts) pump() {
 		if h.sent < h.frames {
 			break
 		}
+		c.forgetAnswer(h)
 		if h.lost {
 			c.pushReleased(h.id, h.id)
 		}
-		c.forgetAnswer(h)
 	}
 	c.out.Unlock()
 	if n == len(c.held) {

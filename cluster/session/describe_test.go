@@ -111,12 +111,12 @@ func TestLimitIsNamed(t *testing.T) {
 	w.MustQueue("q")
 	w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLimit{PutLimit: &logpb.PutLimit{Of: "/", Name: catalog.MaxQueues, Value: 1}}})
 	_, err := w.mustSession(&recorder{}).DeclareQueue(t.Context(), fsm.QueueSpec{Name: "more", Durable: true})
-	if !isKind(err, fsm.Precondition) || !strings.HasSuffix(err.Error(), fsm.LimitEnding) {
+	if !isKind(err, fsm.Precondition) || !strings.HasSuffix(err.Error(), fsm.LimitText) {
 		t.Errorf("%v", err)
 	}
 	w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLimit{PutLimit: &logpb.PutLimit{Of: "/", Name: catalog.MaxQueues, Unset: true}}})
 	w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: catalog.ClusterQueueLimit, Value: 1}}})
-	if err := w.View().Fits(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{Vhost: "/", Name: "more"}}}); err == nil || !strings.HasSuffix(err.Error(), fsm.LimitEnding) {
+	if err := w.View().Fits(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{Vhost: "/", Name: "more"}}}); err == nil || !strings.HasSuffix(err.Error(), fsm.LimitText) {
 		t.Errorf("%v", err)
 	}
 }
