@@ -25,8 +25,8 @@ var large = map[string]struct {
 }{
 	"cmd/quoratectl.call": {148, "each verb is a method, and a row of one table"},
 	"fsm/queue.Machine":   {186, "the coordinator: commands and what connects messages, consumers and groups, over parts that own their state"},
-	"fsm/queue.groups":    {71, "eight ordered tables of one feature, with its rules about time"},
-	"fsm/queue.messages":  {63, "every place that a message can be in is kept by it"},
+	"fsm/queue.groups":    {72, "eight ordered tables of one feature, with its rules about time"},
+	"fsm/queue.messages":  {64, "every place that a message can be in is kept by it"},
 }
 
 // shape is what the rules look at in one type.
