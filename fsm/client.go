@@ -176,7 +176,11 @@ type ConsumeSpec struct {
 	Exclusive bool
 	// Credit: it is handed what Flows allow, and Prefetch means nothing. It begins
 	// without credit.
-	Credit    bool
+	Credit bool
+	// Browse, with Credit: it is shown each message that is ready, once, by number,
+	// and takes none. It is no consumer, and settling does nothing. Credited says what
+	// its queue had a moment before.
+	Browse    bool
 	Arguments *Table
 }
 

@@ -380,10 +380,13 @@ type queue struct {
 	owner     *connection
 	ready     []*message
 	consumers []*consumer
+	browsers  []*consumer
+	last      uint64 // number given to a message
 }
 
 type message struct {
 	payload  fsm.Payload
+	number   uint64 // 0: the queue has just got it
 	acquired uint32
 	classic  bool // as of a classic queue
 	failed   uint32
@@ -397,6 +400,7 @@ type consumer struct {
 	suspended bool
 	count     uint32 // with credit: of its messages and of what drains have used up
 	left      uint32
+	shown     uint64 // to a browser: messages up to this number
 }
 
 // suspends reports whether a timeout only suspends the consumer.
@@ -445,8 +449,9 @@ func (b *Broker) queue(name string) *queue {
 	return q
 }
 
-// dispatch hands ready messages to consumers, in turn.
+// dispatch hands ready messages to consumers, in turn, and shows the others.
 func (q *queue) dispatch() {
+	defer q.show()
 	for len(q.ready) > 0 {
 		at := slices.IndexFunc(q.consumers, (*consumer).hasCredit)
 		if at < 0 {
@@ -466,6 +471,26 @@ func (q *queue) dispatch() {
 	}
 }
 
+// show shows ready messages to browsers.
+func (q *queue) show() {
+	for _, m := range q.ready {
+		if m.number == 0 {
+			q.last++
+			m.number = q.last
+		}
+	}
+	for _, c := range q.browsers {
+		for _, m := range q.ready {
+			if m.number > c.shown && c.left > 0 {
+				c.shown = m.number
+				c.count++
+				c.left--
+				c.session.deliver(fsm.Message{Consumer: c.spec.Number, ID: m.number, Payload: m.payload, Acquired: m.acquired, Failed: m.failed, Deaths: m.deaths})
+			}
+		}
+	}
+}
+
 // hasCredit reports whether the consumer may have one more message.
 func (c *consumer) hasCredit() bool {
 	limit := int(c.spec.Prefetch)
@@ -482,7 +507,7 @@ func (c *consumer) hasCredit() bool {
 func (b *Broker) deleteQueue(name string) {
 	q := b.queues[name]
 	delete(b.queues, name)
-	for _, c := range q.consumers {
+	for _, c := range slices.Concat(q.consumers, q.browsers) {
 		delete(c.session.consumers, c.spec.Number)
 		number := c.spec.Number
 		c.session.event(func(e fsm.SessionEvents) { e.Cancelled(number) })

@@ -17,6 +17,7 @@ type outgoingLink struct {
 	handle   uint32
 	name     string
 	consumer uint64 // its number
+	copies   bool   // it is shown messages and takes none
 	settled  bool   // deliveries are settled when they are sent
 	releases bool   // the client understands that the server releases a delivery
 	limit    uint64 // of a message, in bytes; 0: none
@@ -34,13 +35,14 @@ func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
 		return nil
 	}
 	out := &outgoingLink{session: s, handle: l.handle, name: a.Name, settled: a.SndSettleMode == sendSettled, limit: a.MaxMessageSize}
+	out.copies = a.Source.DistributionMode == modeCopy
 	out.releases = a.Source.Outcomes == nil || slices.Contains(a.Source.Outcomes, wire.StateReleased.Symbol())
 	s.counts.add(out)
 	return func() {
 		ctx, cancel := context.WithTimeout(s.conn.Context(), s.conn.Config().OperationTimeout)
 		defer cancel()
 		err := s.broker.Consume(ctx, fsm.ConsumeSpec{
-			Queue: queue, Number: out.consumer, Tag: a.Name, NoAck: out.settled, Credit: true, Arguments: consumerArguments(a.Properties, out.releases),
+			Queue: queue, Number: out.consumer, Tag: a.Name, NoAck: out.settled, Credit: true, Browse: out.copies, Arguments: consumerArguments(a.Properties, out.releases),
 		})
 		s.gate.Lock()
 		defer s.gate.Unlock()
@@ -53,7 +55,7 @@ func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
 			return
 		}
 		l.out = out
-		s.counts.start(out, answerReceiver(a))
+		s.counts.start(out, answerReceiver(a, out))
 	}
 }
 
@@ -80,8 +82,14 @@ func sourceQueue(a *wire.Attach) (queue string, e *wire.Error) {
 	return queue, nil
 }
 
+// modeMove and modeCopy are the modes of distribution: a link takes messages, or is shown them.
+const (
+	modeMove = "move"
+	modeCopy = "copy"
+)
+
 // answerReceiver returns the answer to an attach.
-func answerReceiver(a *wire.Attach) *wire.Attach {
+func answerReceiver(a *wire.Attach, l *outgoingLink) *wire.Attach {
 	source := *a.Source
 	source.DefaultOutcome = wire.State{Kind: wire.StateReleased}
 	if source.Outcomes == nil {
@@ -89,7 +97,10 @@ func answerReceiver(a *wire.Attach) *wire.Attach {
 			source.Outcomes = append(source.Outcomes, o.Symbol())
 		}
 	}
-	source.Filter, source.DistributionMode = nil, "move"
+	source.Filter, source.DistributionMode = nil, modeMove
+	if l.copies {
+		source.DistributionMode = modeCopy
+	}
 	mode := a.SndSettleMode
 	if mode == sendMixed {
 		mode = sendUnsettled

@@ -45,6 +45,7 @@ const (
 	KindCancelConsumer  // call: to cancel a consumer of a node's client, see package cluster
 	KindLeads           // call: which queues a node leads
 	KindTime            // call: what comes next in the queues that a node leads, see cluster/stats
+	KindBrowse          // call: ready messages of a queue
 )
 
 // bounds lists the kinds whose messages are longer than others, or never have a payload.

@@ -102,6 +102,7 @@ func (x *consumers) Written(count, bytes int) {
 	for i := range order {
 		order[(first+i)%len(order)].stream.CatchUp()
 	}
+	x.session.wakeBrowsers()
 }
 
 // Consume registers a consumer.
@@ -109,6 +110,9 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	x.session.conn.consumes.Store(true)
 	if spec.Queue == fsm.ReplyQueue {
 		return x.session.replies.consume(&spec)
+	}
+	if spec.Browse {
+		return x.session.browse(ctx, &spec)
 	}
 	v := x.node.FreshView(ctx)
 	q, err := v.TakeFrom(x.session.conn.by(), x.session.conn.vhost, spec.Queue)
@@ -161,7 +165,7 @@ func (x *consumers) endConsumer(number uint64) {
 
 // Cancel ends a consumer. What it holds can still be settled.
 func (x *consumers) Cancel(ctx context.Context, number uint64) error {
-	if x.session.replies.cancel(number) {
+	if x.session.replies.cancel(number) || x.session.browsers.cancel(ctx, number) {
 		return nil
 	}
 	x.session.mu.Lock()
@@ -226,6 +230,9 @@ func (x *consumers) awaitEnd(ctx context.Context, q *catalog.Queue) {
 
 // Drop is Cancel without waiting for the answer.
 func (x *consumers) Drop(number uint64) {
+	if x.session.browsers.close(x.session.browser(number)) {
+		return
+	}
 	x.session.mu.Lock()
 	defer x.session.mu.Unlock()
 	if c := x.known[number]; c != nil && !c.over {
@@ -343,6 +350,7 @@ func (x *consumers) settled(number uint64, count int) {
 func (x *consumers) revoke(v *catalog.View) {
 	x.session.lock()
 	defer x.session.unlock()
+	x.session.revokeBrowsers(v)
 	for number, c := range x.known {
 		q, ok := v.QueueByID(c.at.stream.Queue())
 		if !ok || c.over || c.revoked {

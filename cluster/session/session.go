@@ -29,6 +29,7 @@ type Session struct {
 	streams
 	publisher
 	consumers
+	browsers
 	replies
 	exchange commandExchange
 }
@@ -43,6 +44,7 @@ func newSession(c *Connection, client fsm.SessionEvents) *Session {
 		publishMemo: publishMemo{message: catalog.Message{Local: x.queues.Leaders.Here, Passed: x.config.Uses.Used}},
 	}
 	s.consumers = consumers{session: s, node: n, defaults: x.config.Defaults, known: map[uint64]*consumer{}}
+	s.browsers = browsers{session: s}
 	s.replies = replies{session: s}
 	s.exchange = commandExchange{session: s, node: n, properties: x.config.Properties}
 	return s
@@ -68,6 +70,7 @@ type event struct {
 	payload     fsm.Payload
 	held        []fsm.Held
 	link        fsm.LinkState
+	passed      chan<- struct{}
 }
 
 // calls is the lock of a session and the queue of calls to its client. What happens under the lock
@@ -103,7 +106,8 @@ const (
 	eventReturned
 	eventKept
 	eventCredited
-	eventReply // the broker's own, to the channel that its routing key names
+	eventPassed // no call: who waits for those before goes on
+	eventReply  // the broker's own, to the channel that its routing key names
 )
 
 // confirm joins a publish to the last event if it continues its run.
@@ -224,6 +228,8 @@ func (c *calls) call(e *event) {
 		c.client.Kept(e.held)
 	case eventCredited:
 		c.client.Credited(e.consumer, e.link)
+	case eventPassed:
+		close(e.passed)
 	case eventReply:
 		suffix, _ := fsm.ReplySuffix(string(e.payload.RoutingKey()))
 		c.session.conn.in.replies.send(suffix, e.payload)
