@@ -180,7 +180,10 @@ type ConsumeSpec struct {
 	// Browse, with Credit: it is shown each message that is ready, once, by number,
 	// and takes none. It is no consumer, and settling does nothing. Credited says what
 	// its queue had a moment before.
-	Browse    bool
+	Browse bool
+	// Selector, with Credit: it is handed only messages that match, see package
+	// selector. Empty: all. The queue must let it, which Selects tells.
+	Selector  string
 	Arguments *Table
 }
 

@@ -123,11 +123,22 @@ func (t *marks) check(k *checker, ms *messages) {
 // browseWalk bounds how many messages of a list one Browse looks at.
 const browseWalk = 2048
 
+// Part is a part of what is ready.
+type Part uint8
+
+// Parts.
+const (
+	Whole Part = iota
+	First      // never handed out, and of no group
+	Again      // returned, and of no group
+)
+
 // Browse asks for ready messages of all places, by number.
 type Browse struct {
 	After uint64 // only those with a number above this one
 	Limit int    // at most so many; 0: only the counts. ≤ browseWalk
 	Now   fsm.Time
+	In    Part // of the ready ones
 
 	// Found ascends by number, and has not expired at Now. All that is ready up to the
 	// number Seen is in it: everything, if that is Newest. The list is the caller's,
@@ -136,21 +147,29 @@ type Browse struct {
 	Seen   uint64
 	Newest uint64 // the highest number that a message has had
 	Ready  uint64 // messages
+	// CameBack is how many messages were returned so far, in this machine.
+	CameBack uint64
 }
 
 // Scan answers. It changes nothing. It takes at most browseWalk steps for each list that
 // has messages, and reads the number of each returned message.
 func (b *Browse) Scan(m *Machine) {
-	b.Newest, b.Ready = m.messages.nextSeq()-1, m.messages.readyCount()
+	b.Newest, b.Ready, b.CameBack = m.messages.nextSeq()-1, m.messages.readyCount(), m.messages.timesBack()
 	if b.Limit <= 0 {
 		return
 	}
 	x := browsing{messages: m.messages, after: b.After, limit: b.Limit, now: b.Now, seen: b.Newest}
-	for list := range maxPriority + 1 {
-		x.ascending(list)
+	if b.In != Again {
+		for list := range maxPriority + 1 {
+			x.ascending(list)
+		}
 	}
-	x.ascending(groupedList)
-	x.returned()
+	if b.In == Whole {
+		x.ascending(groupedList)
+	}
+	if b.In != First {
+		x.returned()
+	}
 	slices.SortFunc(x.found, func(x, y numbered) int { return cmp.Compare(x.seq, y.seq) })
 	for _, of := range x.found {
 		if of.seq > x.seen || len(b.Found) == b.Limit {

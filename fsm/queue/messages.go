@@ -53,6 +53,8 @@ type messages struct {
 	ready   [maxPriority + 1]uint32 // ready ones by priority, whatever their place
 	marks   marks                   // where the lists of priorities can be entered, see browse.go
 	returns ordered.Sequence        // order of the returned list
+	// cameBack counts what was inserted there, in this machine: replicas need not agree on it.
+	cameBack uint64
 	// Keys have at = 0 and seq = the number of the message. named is never iterated,
 	// so the order of a map cannot reach the state.
 	numbers sorted[uint32] // scheduled messages, by number

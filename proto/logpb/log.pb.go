@@ -51,6 +51,7 @@ const (
 	Command_NODE_SUSPECTED   Command_Kind = 20
 	Command_UNPARK           Command_Kind = 21
 	Command_CREDIT           Command_Kind = 22
+	Command_CHOOSE           Command_Kind = 23
 )
 
 // Enum value maps for Command_Kind.
@@ -79,6 +80,7 @@ var (
 		20: "NODE_SUSPECTED",
 		21: "UNPARK",
 		22: "CREDIT",
+		23: "CHOOSE",
 	}
 	Command_Kind_value = map[string]int32{
 		"NONE":             0,
@@ -104,6 +106,7 @@ var (
 		"NODE_SUSPECTED":   20,
 		"UNPARK":           21,
 		"CREDIT":           22,
+		"CHOOSE":           23,
 	}
 )
 
@@ -400,7 +403,7 @@ func (x Settle_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Settle_Outcome.Descriptor instead.
 func (Settle_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17, 0}
+	return file_log_proto_rawDescGZIP(), []int{18, 0}
 }
 
 type QueueConfig_DeadLetterStrategy int32
@@ -452,7 +455,7 @@ func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_DeadLetterStrategy.Descriptor instead.
 func (QueueConfig_DeadLetterStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19, 0}
+	return file_log_proto_rawDescGZIP(), []int{20, 0}
 }
 
 type QueueConfig_Overflow int32
@@ -501,7 +504,7 @@ func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Overflow.Descriptor instead.
 func (QueueConfig_Overflow) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19, 1}
+	return file_log_proto_rawDescGZIP(), []int{20, 1}
 }
 
 type QueueConfig_Retry int32
@@ -553,7 +556,7 @@ func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Retry.Descriptor instead.
 func (QueueConfig_Retry) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19, 2}
+	return file_log_proto_rawDescGZIP(), []int{20, 2}
 }
 
 type QueueConfig_RetryStrategy int32
@@ -602,7 +605,7 @@ func (x QueueConfig_RetryStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_RetryStrategy.Descriptor instead.
 func (QueueConfig_RetryStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19, 3}
+	return file_log_proto_rawDescGZIP(), []int{20, 3}
 }
 
 type QueueConfig_Groups int32
@@ -651,7 +654,7 @@ func (x QueueConfig_Groups) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Groups.Descriptor instead.
 func (QueueConfig_Groups) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19, 4}
+	return file_log_proto_rawDescGZIP(), []int{20, 4}
 }
 
 type EndState_Reason int32
@@ -731,7 +734,7 @@ func (x EndState_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndState_Reason.Descriptor instead.
 func (EndState_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{27, 0}
+	return file_log_proto_rawDescGZIP(), []int{28, 0}
 }
 
 // Session names one channel of one client: the node that serves it, that
@@ -892,6 +895,7 @@ type Command struct {
 	NodeSuspected   *NodeSuspected   `protobuf:"bytes,20,opt,name=node_suspected,json=nodeSuspected" json:"node_suspected,omitempty"`
 	Unpark          *Unpark          `protobuf:"bytes,22,opt,name=unpark" json:"unpark,omitempty"`
 	Credit          *Credit          `protobuf:"bytes,23,opt,name=credit" json:"credit,omitempty"`
+	Choose          *Choose          `protobuf:"bytes,24,opt,name=choose" json:"choose,omitempty"`
 	// In the first command of a stream: when it was made. A queue begins no
 	// stream with one that is too old, see Code Late. 0: not said.
 	OpenedAt      int64 `protobuf:"zigzag64,21,opt,name=opened_at,json=openedAt" json:"opened_at,omitempty"`
@@ -1079,6 +1083,13 @@ func (x *Command) GetUnpark() *Unpark {
 func (x *Command) GetCredit() *Credit {
 	if x != nil {
 		return x.Credit
+	}
+	return nil
+}
+
+func (x *Command) GetChoose() *Choose {
+	if x != nil {
+		return x.Choose
 	}
 	return nil
 }
@@ -1957,7 +1968,10 @@ type Consume struct {
 	// It is handed what Credit commands allow, and prefetch and shared mean
 	// nothing. It begins without credit, and a Consume of a known number leaves
 	// what it has.
-	Credit        bool `protobuf:"varint,17,opt,name=credit" json:"credit,omitempty"`
+	Credit bool `protobuf:"varint,17,opt,name=credit" json:"credit,omitempty"`
+	// A condition for messages, which the machine does not read: with one it hands
+	// out nothing by itself, only what Choose commands name. Credit is set then.
+	Selector      string `protobuf:"bytes,18,opt,name=selector" json:"selector,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2111,6 +2125,95 @@ func (x *Consume) GetCredit() bool {
 	return false
 }
 
+func (x *Consume) GetSelector() string {
+	if x != nil {
+		return x.Selector
+	}
+	return ""
+}
+
+// Choose hands messages to a consumer with a selector: the leader says which of
+// those that are ready match. Of those named the machine hands out what is still
+// ready and may be handed out, as far as the consumer has credit. It is no
+// command of a session.
+type Choose struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Session  *Session               `protobuf:"bytes,1,opt,name=session" json:"session,omitempty"`
+	Consumer uint64                 `protobuf:"varint,2,opt,name=consumer" json:"consumer,omitempty"`
+	// That of the consumer's last one + 1; any other does nothing.
+	Number   uint64   `protobuf:"varint,3,opt,name=number" json:"number,omitempty"`
+	Messages []uint64 `protobuf:"varint,4,rep,packed,name=messages" json:"messages,omitempty"` // by number, ascending
+	// Of what was ready up to this entry, nothing else matches; 0: not said.
+	Searched      uint64 `protobuf:"varint,5,opt,name=searched" json:"searched,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Choose) Reset() {
+	*x = Choose{}
+	mi := &file_log_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Choose) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Choose) ProtoMessage() {}
+
+func (x *Choose) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Choose.ProtoReflect.Descriptor instead.
+func (*Choose) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Choose) GetSession() *Session {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *Choose) GetConsumer() uint64 {
+	if x != nil {
+		return x.Consumer
+	}
+	return 0
+}
+
+func (x *Choose) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Choose) GetMessages() []uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *Choose) GetSearched() uint64 {
+	if x != nil {
+		return x.Searched
+	}
+	return 0
+}
+
 // Credit says how many messages a consumer in credit mode is handed from now on,
 // as a receiver in AMQP 1.0 says it: up to delivery_count + credit, by the
 // consumer's own count, which is 0 at first and rises with each delivery. All
@@ -2128,7 +2231,7 @@ type Credit struct {
 
 func (x *Credit) Reset() {
 	*x = Credit{}
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2140,7 +2243,7 @@ func (x *Credit) String() string {
 func (*Credit) ProtoMessage() {}
 
 func (x *Credit) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2153,7 +2256,7 @@ func (x *Credit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credit.ProtoReflect.Descriptor instead.
 func (*Credit) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{14}
+	return file_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Credit) GetConsumer() uint64 {
@@ -2193,7 +2296,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2205,7 +2308,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2218,7 +2321,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{15}
+	return file_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Cancel) GetConsumer() uint64 {
@@ -2237,7 +2340,7 @@ type Get struct {
 
 func (x *Get) Reset() {
 	*x = Get{}
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2249,7 +2352,7 @@ func (x *Get) String() string {
 func (*Get) ProtoMessage() {}
 
 func (x *Get) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2262,7 +2365,7 @@ func (x *Get) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Get.ProtoReflect.Descriptor instead.
 func (*Get) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16}
+	return file_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Get) GetNoAck() bool {
@@ -2297,7 +2400,7 @@ type Settle struct {
 
 func (x *Settle) Reset() {
 	*x = Settle{}
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2412,7 @@ func (x *Settle) String() string {
 func (*Settle) ProtoMessage() {}
 
 func (x *Settle) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2425,7 @@ func (x *Settle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settle.ProtoReflect.Descriptor instead.
 func (*Settle) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17}
+	return file_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Settle) GetOutcome() Settle_Outcome {
@@ -2405,7 +2508,7 @@ type Configure struct {
 
 func (x *Configure) Reset() {
 	*x = Configure{}
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +2520,7 @@ func (x *Configure) String() string {
 func (*Configure) ProtoMessage() {}
 
 func (x *Configure) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +2533,7 @@ func (x *Configure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configure.ProtoReflect.Descriptor instead.
 func (*Configure) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18}
+	return file_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Configure) GetConfig() *QueueConfig {
@@ -2536,7 +2639,7 @@ type QueueConfig struct {
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2548,7 +2651,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2561,7 +2664,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
+	return file_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *QueueConfig) GetTtlPlusOne() uint64 {
@@ -2924,7 +3027,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2936,7 +3039,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2949,7 +3052,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
+	return file_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Delete) GetIfUnused() bool {
@@ -2983,7 +3086,7 @@ type RouteDead struct {
 
 func (x *RouteDead) Reset() {
 	*x = RouteDead{}
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3098,7 @@ func (x *RouteDead) String() string {
 func (*RouteDead) ProtoMessage() {}
 
 func (x *RouteDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3111,7 @@ func (x *RouteDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteDead.ProtoReflect.Descriptor instead.
 func (*RouteDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21}
+	return file_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RouteDead) GetFirst() uint64 {
@@ -3050,7 +3153,7 @@ type DeadRoute struct {
 
 func (x *DeadRoute) Reset() {
 	*x = DeadRoute{}
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3062,7 +3165,7 @@ func (x *DeadRoute) String() string {
 func (*DeadRoute) ProtoMessage() {}
 
 func (x *DeadRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3075,7 +3178,7 @@ func (x *DeadRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadRoute.ProtoReflect.Descriptor instead.
 func (*DeadRoute) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22}
+	return file_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeadRoute) GetTargets() []uint64 {
@@ -3121,7 +3224,7 @@ type SettleDead struct {
 
 func (x *SettleDead) Reset() {
 	*x = SettleDead{}
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3133,7 +3236,7 @@ func (x *SettleDead) String() string {
 func (*SettleDead) ProtoMessage() {}
 
 func (x *SettleDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3146,7 +3249,7 @@ func (x *SettleDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleDead.ProtoReflect.Descriptor instead.
 func (*SettleDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
+	return file_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SettleDead) GetTarget() uint64 {
@@ -3188,7 +3291,7 @@ type NodeDown struct {
 
 func (x *NodeDown) Reset() {
 	*x = NodeDown{}
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3200,7 +3303,7 @@ func (x *NodeDown) String() string {
 func (*NodeDown) ProtoMessage() {}
 
 func (x *NodeDown) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3213,7 +3316,7 @@ func (x *NodeDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDown.ProtoReflect.Descriptor instead.
 func (*NodeDown) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NodeDown) GetNode() uint32 {
@@ -3243,7 +3346,7 @@ type NodeSuspected struct {
 
 func (x *NodeSuspected) Reset() {
 	*x = NodeSuspected{}
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3255,7 +3358,7 @@ func (x *NodeSuspected) String() string {
 func (*NodeSuspected) ProtoMessage() {}
 
 func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3268,7 +3371,7 @@ func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSuspected.ProtoReflect.Descriptor instead.
 func (*NodeSuspected) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
+	return file_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NodeSuspected) GetNode() uint32 {
@@ -3351,7 +3454,7 @@ type MessageState struct {
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3363,7 +3466,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3376,7 +3479,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{26}
+	return file_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -3724,7 +3827,7 @@ type EndState struct {
 
 func (x *EndState) Reset() {
 	*x = EndState{}
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3736,7 +3839,7 @@ func (x *EndState) String() string {
 func (*EndState) ProtoMessage() {}
 
 func (x *EndState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3749,7 +3852,7 @@ func (x *EndState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndState.ProtoReflect.Descriptor instead.
 func (*EndState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{27}
+	return file_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EndState) GetReason() EndState_Reason {
@@ -3931,7 +4034,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3943,7 +4046,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3956,7 +4059,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{28}
+	return file_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -3992,7 +4095,7 @@ const file_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xb5\v\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xf1\v\n" +
 	"\aCommand\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x10\n" +
@@ -4018,8 +4121,9 @@ const file_log_proto_rawDesc = "" +
 	"\x05group\x18\x13 \x01(\v2\x15.quorate.log.v1.GroupR\x05group\x12D\n" +
 	"\x0enode_suspected\x18\x14 \x01(\v2\x1d.quorate.log.v1.NodeSuspectedR\rnodeSuspected\x12.\n" +
 	"\x06unpark\x18\x16 \x01(\v2\x16.quorate.log.v1.UnparkR\x06unpark\x12.\n" +
-	"\x06credit\x18\x17 \x01(\v2\x16.quorate.log.v1.CreditR\x06credit\x12\x1b\n" +
-	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xb8\x02\n" +
+	"\x06credit\x18\x17 \x01(\v2\x16.quorate.log.v1.CreditR\x06credit\x12.\n" +
+	"\x06choose\x18\x18 \x01(\v2\x16.quorate.log.v1.ChooseR\x06choose\x12\x1b\n" +
+	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xc4\x02\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aENQUEUE\x10\x01\x12\v\n" +
@@ -4050,7 +4154,9 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"\x06UNPARK\x10\x15\x12\n" +
 	"\n" +
-	"\x06CREDIT\x10\x16\"\xea\x05\n" +
+	"\x06CREDIT\x10\x16\x12\n" +
+	"\n" +
+	"\x06CHOOSE\x10\x17\"\xea\x05\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -4144,7 +4250,7 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"UNROUTABLE\x10\x05\x12\x11\n" +
 	"\rGROUP_EXPIRED\x10\x06\x12\v\n" +
-	"\aMAXHOPS\x10\a\"\xf1\x03\n" +
+	"\aMAXHOPS\x10\a\"\x8d\x04\n" +
 	"\aConsume\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x10\n" +
 	"\x03tag\x18\x02 \x01(\tR\x03tag\x12\x1a\n" +
@@ -4164,7 +4270,14 @@ const file_log_proto_rawDesc = "" +
 	"max_groups\x18\x0e \x01(\rR\tmaxGroups\x12\x19\n" +
 	"\bgroup_id\x18\x0f \x01(\tR\agroupId\x12\x16\n" +
 	"\x06shared\x18\x10 \x01(\bR\x06shared\x12\x16\n" +
-	"\x06credit\x18\x11 \x01(\bR\x06credit\"y\n" +
+	"\x06credit\x18\x11 \x01(\bR\x06credit\x12\x1a\n" +
+	"\bselector\x18\x12 \x01(\tR\bselector\"\xa7\x01\n" +
+	"\x06Choose\x121\n" +
+	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x1a\n" +
+	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x1a\n" +
+	"\bmessages\x18\x04 \x03(\x04R\bmessages\x12\x1a\n" +
+	"\bsearched\x18\x05 \x01(\x04R\bsearched\"y\n" +
 	"\x06Credit\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12%\n" +
 	"\x0edelivery_count\x18\x02 \x01(\rR\rdeliveryCount\x12\x16\n" +
@@ -4420,7 +4533,7 @@ func file_log_proto_rawDescGZIP() []byte {
 }
 
 var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
@@ -4448,21 +4561,22 @@ var file_log_proto_goTypes = []any{
 	(*Touch)(nil),                       // 23: quorate.log.v1.Touch
 	(*Death)(nil),                       // 24: quorate.log.v1.Death
 	(*Consume)(nil),                     // 25: quorate.log.v1.Consume
-	(*Credit)(nil),                      // 26: quorate.log.v1.Credit
-	(*Cancel)(nil),                      // 27: quorate.log.v1.Cancel
-	(*Get)(nil),                         // 28: quorate.log.v1.Get
-	(*Settle)(nil),                      // 29: quorate.log.v1.Settle
-	(*Configure)(nil),                   // 30: quorate.log.v1.Configure
-	(*QueueConfig)(nil),                 // 31: quorate.log.v1.QueueConfig
-	(*Delete)(nil),                      // 32: quorate.log.v1.Delete
-	(*RouteDead)(nil),                   // 33: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),                   // 34: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),                  // 35: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),                    // 36: quorate.log.v1.NodeDown
-	(*NodeSuspected)(nil),               // 37: quorate.log.v1.NodeSuspected
-	(*MessageState)(nil),                // 38: quorate.log.v1.MessageState
-	(*EndState)(nil),                    // 39: quorate.log.v1.EndState
-	(*DeadTransfer)(nil),                // 40: quorate.log.v1.DeadTransfer
+	(*Choose)(nil),                      // 26: quorate.log.v1.Choose
+	(*Credit)(nil),                      // 27: quorate.log.v1.Credit
+	(*Cancel)(nil),                      // 28: quorate.log.v1.Cancel
+	(*Get)(nil),                         // 29: quorate.log.v1.Get
+	(*Settle)(nil),                      // 30: quorate.log.v1.Settle
+	(*Configure)(nil),                   // 31: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 32: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 33: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 34: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 35: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 36: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 37: quorate.log.v1.NodeDown
+	(*NodeSuspected)(nil),               // 38: quorate.log.v1.NodeSuspected
+	(*MessageState)(nil),                // 39: quorate.log.v1.MessageState
+	(*EndState)(nil),                    // 40: quorate.log.v1.EndState
+	(*DeadTransfer)(nil),                // 41: quorate.log.v1.DeadTransfer
 }
 var file_log_proto_depIdxs = []int32{
 	14, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
@@ -4470,50 +4584,52 @@ var file_log_proto_depIdxs = []int32{
 	12, // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
 	15, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
 	25, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
-	27, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
-	28, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
-	29, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	30, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	32, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	33, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	35, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	36, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	28, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
+	29, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
+	30, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
+	31, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	33, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	34, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	36, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	37, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
 	23, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
 	17, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
 	18, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
 	19, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
 	20, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
 	22, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
-	37, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
+	38, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
 	21, // 20: quorate.log.v1.Command.unpark:type_name -> quorate.log.v1.Unpark
-	26, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
-	24, // 22: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
-	1,  // 23: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
-	16, // 24: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
-	4,  // 25: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
-	2,  // 26: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
-	12, // 27: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
-	3,  // 28: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
-	4,  // 29: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	5,  // 30: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	12, // 31: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
-	31, // 32: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
-	6,  // 33: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
-	7,  // 34: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
-	8,  // 35: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
-	9,  // 36: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
-	10, // 37: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
-	34, // 38: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	4,  // 39: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	40, // 40: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	24, // 41: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	11, // 42: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
-	12, // 43: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	27, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
+	26, // 22: quorate.log.v1.Command.choose:type_name -> quorate.log.v1.Choose
+	24, // 23: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	1,  // 24: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
+	16, // 25: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
+	4,  // 26: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
+	2,  // 27: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
+	12, // 28: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
+	3,  // 29: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
+	4,  // 30: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
+	12, // 31: quorate.log.v1.Choose.session:type_name -> quorate.log.v1.Session
+	5,  // 32: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
+	12, // 33: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
+	32, // 34: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	6,  // 35: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
+	7,  // 36: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
+	8,  // 37: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
+	9,  // 38: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
+	10, // 39: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
+	35, // 40: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	4,  // 41: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	41, // 42: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	24, // 43: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	11, // 44: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
+	12, // 45: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -4527,7 +4643,7 @@ func file_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
