@@ -471,6 +471,16 @@ func (q *queue) dispatch() {
 	}
 }
 
+// Selectors lists those of the consumers of a queue.
+func (b *Broker) Selectors(queue string) (all []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.queues[queue].consumers {
+		all = append(all, c.spec.Selector)
+	}
+	return all
+}
+
 // show shows ready messages to browsers.
 func (q *queue) show() {
 	for _, m := range q.ready {

@@ -282,6 +282,11 @@ func (s *session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	return nil
 }
 
+// Selects: a queue whose name says so lets nobody have a selector.
+func (s *session) Selects(_ context.Context, spec fsm.ConsumeSpec) bool {
+	return spec.Queue != "unselective"
+}
+
 // Credit gives a consumer credit, and answers at once.
 func (s *session) Credit(number uint64, f fsm.Flow) {
 	s.broker.mu.Lock()

@@ -18,6 +18,7 @@ type outgoingLink struct {
 	name     string
 	consumer uint64 // its number
 	copies   bool   // it is shown messages and takes none
+	filter   filter // that is in force
 	settled  bool   // deliveries are settled when they are sent
 	releases bool   // the client understands that the server releases a delivery
 	limit    uint64 // of a message, in bytes; 0: none
@@ -36,14 +37,23 @@ func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
 	}
 	out := &outgoingLink{session: s, handle: l.handle, name: a.Name, settled: a.SndSettleMode == sendSettled, limit: a.MaxMessageSize}
 	out.copies = a.Source.DistributionMode == modeCopy
+	wanted, e := filterOf(a.Source.Filter)
+	if e != nil {
+		s.refuseLink(l, a, e)
+		return nil
+	}
 	out.releases = a.Source.Outcomes == nil || slices.Contains(a.Source.Outcomes, wire.StateReleased.Symbol())
 	s.counts.add(out)
 	return func() {
 		ctx, cancel := context.WithTimeout(s.conn.Context(), s.conn.Config().OperationTimeout)
 		defer cancel()
-		err := s.broker.Consume(ctx, fsm.ConsumeSpec{
+		spec := fsm.ConsumeSpec{
 			Queue: queue, Number: out.consumer, Tag: a.Name, NoAck: out.settled, Credit: true, Browse: out.copies, Arguments: consumerArguments(a.Properties, out.releases),
-		})
+		}
+		if wanted.selector != "" && !out.copies && s.broker.Selects(ctx, spec) {
+			out.filter, spec.Selector = wanted, wanted.selector
+		}
+		err := s.broker.Consume(ctx, spec)
 		s.gate.Lock()
 		defer s.gate.Unlock()
 		if s.state != sessionOpen {
@@ -97,7 +107,7 @@ func answerReceiver(a *wire.Attach, l *outgoingLink) *wire.Attach {
 			source.Outcomes = append(source.Outcomes, o.Symbol())
 		}
 	}
-	source.Filter, source.DistributionMode = nil, modeMove
+	source.Filter, source.DistributionMode = l.filter.answer(), modeMove
 	if l.copies {
 		source.DistributionMode = modeCopy
 	}
