@@ -21,6 +21,7 @@ const (
 	searchedPage   = 256      // messages that are read in one go
 	chosenAtOnce   = 256      // messages that one Choose names, see fsm/queue
 	choosersAtOnce = 4        // queues
+	maxSearches    = 16384    // consumers of a queue that are remembered, twice as many as it may have
 	// choiceWait is when a Choose that has not been applied counts as lost. Two of one number
 	// do no harm.
 	choiceWait  = time.Second
@@ -104,7 +105,7 @@ func (x *chooser) round(id fsm.GroupID) (again time.Duration) {
 	}
 	var all []queue.Chooser
 	g.View(func(m *queue.Machine) { all = queue.Choosers(m) })
-	if len(s.of) > 2*len(all)+searchedPage { // most of them are gone; the others are searched for from the front
+	if len(s.of) > maxSearches { // many of them are gone; the others are searched for from the front
 		s.of = map[uint64]*progress{}
 	}
 	s.turn++
@@ -139,7 +140,7 @@ func (x *chooser) choose(g *group.Group, p *progress, c *queue.Chooser) (again t
 	if p.selector == nil {
 		return 0
 	}
-	found, searched, more := x.find(g, p, min(c.Credit, chosenAtOnce))
+	found, searched, more := x.find(g, p, c.Least, min(c.Credit, chosenAtOnce))
 	if more {
 		again = searchAgain
 	}
@@ -176,7 +177,7 @@ func (p *progress) settle(g *group.Group) {
 
 // find searches on, for at most so many messages that match. searched is the entry up to which all was searched;
 // 0: not all was. more: it has stopped at a bound.
-func (x *chooser) find(g *group.Group, p *progress, limit int) (found []uint64, searched uint64, more bool) {
+func (x *chooser) find(g *group.Group, p *progress, least fsm.Millis, limit int) (found []uint64, searched uint64, more bool) {
 	left, bytes := searchedAtOnce, searchedBytes
 	page := func(in queue.Part, cursor *uint64) (end bool, index, back uint64) {
 		b := queue.Browse{After: *cursor, Limit: min(searchedPage, left), Now: g.Now(), In: in}
@@ -193,6 +194,9 @@ func (x *chooser) find(g *group.Group, p *progress, limit int) (found []uint64, 
 			left--
 			bytes -= int(of.Ref.Size)
 			*cursor = of.Seq
+			if of.ExpireAt != 0 && of.ExpireAt < b.Now.Add(least) {
+				continue // which it never gets
+			}
 			if payload, err := g.Payload(of.Ref); err == nil && p.selector.Matches(x.fields(fsm.Readable(payload))) {
 				found = append(found, of.Seq)
 			}

@@ -131,7 +131,8 @@ type Chooser struct {
 	Selector string
 	Number   uint64 // of its next Choose
 	Credit   int
-	Drains   bool // it waits for a Choose that says that all was searched
+	Drains   bool       // it waits for a Choose that says that all was searched
+	Least    fsm.Millis // messages with less left of their TTL are not for it
 }
 
 // thatChoose iterates over those with selectors that may be handed messages.
@@ -147,11 +148,14 @@ func (cs *consumers) thatChoose() iter.Seq[*consumer] {
 
 func (ms *messages) timesBack() uint64 { return ms.cameBack }
 
-// Choosers returns those of a queue, by age.
+// Choosers returns those of a queue, by age; none while a Choose would hand nothing out.
 func Choosers(m *Machine) (all []Chooser) {
+	if m.settings.forwards() || m.sessions.isEnding() {
+		return nil
+	}
 	for c := range m.consumers.thatChoose() {
 		all = append(all, Chooser{
-			ID: c.id, Age: c.registered, Selector: c.choice.selector, Number: c.choice.number + 1, Credit: c.credit(), Drains: c.choice.drain > c.choice.searched,
+			ID: c.id, Age: c.registered, Selector: c.choice.selector, Number: c.choice.number + 1, Credit: c.credit(), Drains: c.choice.drain > c.choice.searched, Least: c.least,
 		})
 	}
 	return all

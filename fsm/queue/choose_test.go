@@ -129,6 +129,28 @@ func testChoose(t *testing.T, restored bool) {
 	step(fsm.NotFound, fsm.SessionID{}, choice1(9, 0, 5))
 }
 
+// Nobody is to choose while nothing would be handed out, and who takes only what lives long enough says so.
+func TestChoosers(t *testing.T) {
+	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20})
+	d.meta.Version = 3
+	c := chooser("x")
+	c.Consume.MinTtl = 700
+	d.mustAnswer(t, fsm.OK, taker, c)
+	d.mustAnswer(t, fsm.OK, taker, credit(0, 2, false))
+	if all := Choosers(d.m); len(all) != 1 || all[0].Least != 700 {
+		t.Errorf("%+v", all)
+	}
+	d.mustAnswer(t, fsm.OK, publisher, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 9, TtlPlusOne: 501}})
+	d.mustAnswer(t, fsm.OK, fsm.SessionID{}, choice1(1, 0, 1))
+	if len(d.handed()) != 0 {
+		t.Error("it is handed what does not live for long")
+	}
+	d.mustAnswer(t, fsm.OK, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: &logpb.QueueConfig{Forward: true, Revision: 2}}})
+	if all := Choosers(d.m); len(all) != 0 {
+		t.Errorf("of a queue that forwards: %+v", all)
+	}
+}
+
 // Before version 3 there are no selectors.
 func TestChooseVersion(t *testing.T) {
 	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20})
