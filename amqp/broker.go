@@ -94,6 +94,9 @@ type Session interface {
 	// returns once no more is delivered than that, as far as can be known.
 	Limit(ctx context.Context, prefetch uint16)
 	Consume(ctx context.Context, spec fsm.ConsumeSpec) error
+	// Selects reports whether a consumer that is asked for may have a selector:
+	// some queues, and consumers with a priority, may not.
+	Selects(ctx context.Context, spec fsm.ConsumeSpec) bool
 	// Credit says how many messages a consumer with fsm.ConsumeSpec.Credit may
 	// be given. It does not wait; a newer Flow replaces one that the queue has
 	// not been told of. One of replies, or that is over, is left out.

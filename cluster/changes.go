@@ -36,6 +36,7 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 	}
 	for _, id := range c.Removed {
 		n.queues.QueueGone(id)
+		n.sessions.QueueGone(id)
 		n.placement.Local.Removed(id)
 	}
 	var configured []fsm.GroupID
@@ -59,6 +60,7 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 		}
 		n.host.ReconfigureAll()
 		n.queues.DropMissing()
+		n.sessions.DropMissing()
 		n.placement.Local.CheckOpen()
 		n.placement.Reconciler.CheckAll()
 	}

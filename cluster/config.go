@@ -16,6 +16,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
@@ -63,7 +64,9 @@ type Config struct {
 	Logger     *slog.Logger
 	Audit      *audit.Log // nil: nothing is audited
 	Properties session.Properties
-	Defaults   catalog.Defaults
+	// Fields reads stored messages for selectors; nil: no consumer can have one.
+	Fields   queues.Fields
+	Defaults catalog.Defaults
 
 	DefaultVHost string
 	// DefaultQueueType is that of new vhosts; empty: classic.

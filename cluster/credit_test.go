@@ -12,6 +12,7 @@ type taker struct {
 	*client
 	limit    uint32 // it never has more than this
 	credited []fsm.LinkState
+	holds    bool // it settles nothing
 }
 
 // mustTaker opens a channel at a node that consumes a queue.
@@ -35,11 +36,14 @@ func (c *nodes) mustTaker(node, queue string) *taker {
 func (x *taker) Deliver(messages []fsm.Message) {
 	x.event(func() {
 		for _, m := range messages {
-			if x.inbox = append(x.inbox, m); uint32(len(x.inbox)) > x.limit {
+			if x.inbox = append(x.inbox, m); uint32(len(x.inbox)) > x.limit && !x.holds {
 				x.t.Errorf("message %d comes with credit for %d", len(x.inbox), x.limit)
 			}
 		}
 	})
+	if x.holds {
+		return
+	}
 	for _, m := range messages {
 		x.session.Settle(m.Consumer, []uint64{m.ID}, fsm.Ack)
 	}

@@ -112,7 +112,7 @@ func (c *nodes) config(name string) Config {
 			c.exit(name, code)
 		},
 		Watchdog: c.bounds, DiskGate: c.gate(name),
-		Logger: logger, Properties: c.propertiesOf(name),
+		Logger: logger, Properties: c.propertiesOf(name), Fields: fieldsOfBody,
 		DefaultVHost: "/", DefaultQueueType: catalog.QuorumType, DefaultUser: "guest", DefaultPassword: "guest",
 		Token:           c.tokenFor(name),
 		LeaderlessGrace: c.leaderlessGrace, Defaults: catalog.Defaults{DisconnectedTimeout: fsm.Millis(c.disconnectedGrace.Milliseconds())}, GroupSize: 3, Versions: c.versions[name],

@@ -196,7 +196,14 @@ type ConsumeSpec struct {
 	Exclusive bool
 	// Credit: it is handed what Flows allow, and Prefetch means nothing. It begins
 	// without credit.
-	Credit    bool
+	Credit bool
+	// Browse, with Credit: it is shown each message that is ready, once, by number,
+	// and takes none. It is no consumer, and settling does nothing. Credited says what
+	// its queue had a moment before.
+	Browse bool
+	// Selector, with Credit: it is handed only messages that match, see package
+	// selector. Empty: all. The queue must let it, which Selects tells.
+	Selector  string
 	Arguments *Table
 }
 

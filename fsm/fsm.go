@@ -176,6 +176,9 @@ type Effects struct {
 	// SuspicionChanged is set if the machine has begun or ceased to suspect a
 	// node. The reason may no longer hold by now.
 	SuspicionChanged bool
+	// Choosers is set if consumers with selectors may be handed messages, which the
+	// leader chooses for them.
+	Choosers bool
 }
 
 // Reset empties e and keeps its memory for reuse.
@@ -208,12 +211,13 @@ func (e *Effects) Add(o *Effects) {
 	e.Outbox = e.Outbox || o.Outbox
 	e.Gone = e.Gone || o.Gone
 	e.SuspicionChanged = e.SuspicionChanged || o.SuspicionChanged
+	e.Choosers = e.Choosers || o.Choosers
 }
 
 // Empty reports whether there is no effect.
 func (e *Effects) Empty() bool {
 	return len(e.Deliveries)+len(e.DeadLetters)+len(e.Timeouts)+len(e.LateAcks)+len(e.Cancelled)+len(e.Tellings)+len(e.Short)+len(e.Released) == 0 &&
-		e.Rest == nil && !e.Outbox && !e.Gone && !e.SuspicionChanged
+		e.Rest == nil && !e.Outbox && !e.Gone && !e.SuspicionChanged && !e.Choosers
 }
 
 // ConsumerID identifies a consumer of a queue by its session and the number

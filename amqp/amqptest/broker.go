@@ -485,10 +485,13 @@ type queue struct {
 	spec      fsm.QueueSpec // of its declare
 	ready     []*message
 	consumers []*consumer
+	browsers  []*consumer
+	last      uint64 // number given to a message
 }
 
 type message struct {
 	payload  fsm.Payload
+	number   uint64 // 0: the queue has just got it
 	acquired uint32
 	classic  bool // as of a classic queue
 	failed   uint32
@@ -503,6 +506,7 @@ type consumer struct {
 	suspended bool
 	count     uint32 // with credit: of its messages and of what drains have used up
 	left      uint32
+	shown     uint64 // to a browser: messages up to this number
 }
 
 // suspends reports whether a timeout only suspends the consumer.
@@ -552,8 +556,9 @@ func (b *Broker) queue(name string) *queue {
 	return q
 }
 
-// dispatch hands ready messages to consumers, in turn.
+// dispatch hands ready messages to consumers, in turn, and shows the others.
 func (q *queue) dispatch() {
+	defer q.show()
 	for len(q.ready) > 0 {
 		at := slices.IndexFunc(q.consumers, (*consumer).hasCredit)
 		if at < 0 {
@@ -570,6 +575,36 @@ func (q *queue) dispatch() {
 		}
 		out := s.hold(c.spec.Number, q, m)
 		s.deliver(out)
+	}
+}
+
+// Selectors lists those of the consumers of a queue.
+func (b *Broker) Selectors(queue string) (all []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.queues[queue].consumers {
+		all = append(all, c.spec.Selector)
+	}
+	return all
+}
+
+// show shows ready messages to browsers.
+func (q *queue) show() {
+	for _, m := range q.ready {
+		if m.number == 0 {
+			q.last++
+			m.number = q.last
+		}
+	}
+	for _, c := range q.browsers {
+		for _, m := range q.ready {
+			if m.number > c.shown && c.left > 0 {
+				c.shown = m.number
+				c.count++
+				c.left--
+				c.session.deliver(fsm.Message{Consumer: c.spec.Number, ID: m.number, Payload: m.payload, Acquired: m.acquired, Failed: m.failed, Deaths: m.deaths})
+			}
+		}
 	}
 }
 
@@ -590,7 +625,7 @@ func (b *Broker) deleteQueue(name string) {
 	q := b.queues[name]
 	delete(b.queues, name)
 	b.changed.Broadcast()
-	for _, c := range q.consumers {
+	for _, c := range slices.Concat(q.consumers, q.browsers) {
 		delete(c.session.consumers, c.spec.Number)
 		number := c.spec.Number
 		c.session.event(func(e fsm.SessionEvents) { e.Cancelled(number) })

@@ -378,9 +378,18 @@ func (s *session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	defer s.broker.mu.Unlock()
 	c := &consumer{session: s, queue: q, spec: spec}
 	s.consumers[spec.Number] = c
-	q.consumers = append(q.consumers, c)
+	if spec.Browse {
+		q.browsers = append(q.browsers, c)
+	} else {
+		q.consumers = append(q.consumers, c)
+	}
 	q.dispatch()
 	return nil
+}
+
+// Selects: a queue whose name says so lets nobody have a selector.
+func (s *session) Selects(_ context.Context, spec fsm.ConsumeSpec) bool {
+	return spec.Queue != "unselective"
 }
 
 // Credit gives a consumer credit, and answers at once.
@@ -460,7 +469,9 @@ func (s *session) drop(number uint64) bool {
 		return false
 	}
 	delete(s.consumers, number)
-	c.queue.consumers = slices.DeleteFunc(c.queue.consumers, func(o *consumer) bool { return o == c })
+	for _, list := range []*[]*consumer{&c.queue.consumers, &c.queue.browsers} {
+		*list = slices.DeleteFunc(*list, func(o *consumer) bool { return o == c })
+	}
 	s.broker.journalf("cancel %d", number)
 	return true
 }

@@ -137,7 +137,7 @@ func (s *session) describe() SessionInfo {
 		case l.out != nil:
 			of.DeliveryCount, of.Credit = l.out.count, uint32(max(ahead(l.out.count, l.out.until), 0))
 			i.Outgoing = append(i.Outgoing, OutgoingLinkInfo{
-				LinkInfo: of, Queue: l.out.queue, Settled: l.out.settled, MaxMessageSize: l.out.limit, Filters: filtersOf(l.out.filter),
+				LinkInfo: of, Queue: l.out.queue, Settled: l.out.settled, MaxMessageSize: l.out.limit, Filters: filtersOf(l.out.filter.answer()),
 				TimedOut: c.hasTimedOut(l.out),
 			})
 		}

@@ -206,7 +206,7 @@ func (d *dynamicNodes) attachVolatile(l *link, a *wire.Attach) (next func()) {
 		source.Address = wire.Some(queueAddress(s.broker.ReplyNameOf(out.consumer)))
 		l.address = source.Address
 		b.Source = &source
-		s.counts.start(out, answerReceiver(&b))
+		s.counts.start(out, answerReceiver(&b, out))
 	}
 }
 

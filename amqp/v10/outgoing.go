@@ -1,7 +1,6 @@
 package v10
 
 import (
-	"bytes"
 	"context"
 	"slices"
 	"strings"
@@ -17,6 +16,8 @@ type outgoingLink struct {
 	handle   uint32
 	name     string
 	consumer uint64 // its number
+	copies   bool   // it is shown messages and takes none
+	filter   filter // that is in force
 	settled  bool   // deliveries are settled when they are sent
 	releases bool   // the client understands that the server releases a delivery
 	detaches bool   // a consumer timeout ends the link all the same
@@ -25,7 +26,6 @@ type outgoingLink struct {
 	limit    uint64 // of a message, in bytes; 0: none
 	pair     *pair  // whose requests it answers; nil: it is a consumer
 	queue    string
-	filter   wire.MapBytes // what the queue applies
 	until    uint32        // the delivery-count up to which the client takes messages; under the gate
 
 	// Under counts.mu.
@@ -48,15 +48,26 @@ func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
 	}
 	out := &outgoingLink{session: s, handle: l.handle, name: a.Name, queue: queue, settled: a.SndSettleMode == sendSettled, limit: a.MaxMessageSize}
 	out.second, out.strict = a.RcvSettleMode == receiveSecond, isText(a.Properties, "x-late-settle", "error")
+	out.copies = a.Source.DistributionMode == modeCopy
+	wanted, e := filterOf(a.Source.Filter)
+	if e != nil {
+		s.refuseLink(l, a, e)
+		return nil
+	}
 	out.releases = a.Source.Outcomes == nil || slices.Contains(a.Source.Outcomes, wire.StateReleased.Symbol())
 	out.detaches = isText(a.Properties, timeoutAction, "detach")
 	s.counts.add(out)
 	return func() {
 		ctx, cancel := context.WithTimeout(s.conn.Context(), s.conn.Config().OperationTimeout)
 		defer cancel()
-		err := s.broker.Consume(ctx, fsm.ConsumeSpec{
-			Queue: queue, Number: out.consumer, Tag: a.Name, NoAck: out.settled, Credit: true, Arguments: consumerArguments(a.Properties, out.releases && !out.detaches),
-		})
+		spec := fsm.ConsumeSpec{
+			Queue: queue, Number: out.consumer, Tag: a.Name, NoAck: out.settled, Credit: true, Browse: out.copies,
+			Arguments: consumerArguments(a.Properties, out.releases && !out.detaches),
+		}
+		if wanted.selector != "" && !out.copies && s.broker.Selects(ctx, spec) {
+			out.filter, spec.Selector = wanted, wanted.selector
+		}
+		err := s.broker.Consume(ctx, spec)
 		s.gate.Lock()
 		defer s.gate.Unlock()
 		if s.state != sessionOpen {
@@ -68,9 +79,7 @@ func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
 			return
 		}
 		l.out = out
-		answer := answerReceiver(a)
-		out.filter = bytes.Clone(answer.Source.Filter)
-		s.counts.start(out, answer)
+		s.counts.start(out, answerReceiver(a, out))
 	}
 }
 
@@ -93,8 +102,14 @@ func sourceQueue(a *wire.Attach) (queue string, e *wire.Error) {
 	return queue, nil
 }
 
+// modeMove and modeCopy are the modes of distribution: a link takes messages, or is shown them.
+const (
+	modeMove = "move"
+	modeCopy = "copy"
+)
+
 // answerReceiver returns the answer to an attach.
-func answerReceiver(a *wire.Attach) *wire.Attach {
+func answerReceiver(a *wire.Attach, l *outgoingLink) *wire.Attach {
 	source := *a.Source
 	source.DefaultOutcome = wire.State{Kind: wire.StateReleased}
 	if source.Outcomes == nil {
@@ -102,7 +117,10 @@ func answerReceiver(a *wire.Attach) *wire.Attach {
 			source.Outcomes = append(source.Outcomes, o.Symbol())
 		}
 	}
-	source.Filter, source.DistributionMode = nil, "move"
+	source.Filter, source.DistributionMode = l.filter.answer(), modeMove
+	if l.copies {
+		source.DistributionMode = modeCopy
+	}
 	mode := a.SndSettleMode
 	if mode == sendMixed {
 		mode = sendUnsettled

@@ -91,6 +91,9 @@ func (x *Queues) Perform(g *group.Group, w *group.Work) {
 	if w.Outbox {
 		x.letters.Forward(g)
 	}
+	if w.Choosers {
+		x.dispatcher.chooser.rounds.Add(g.Spec().Group)
+	}
 	if w.Gone {
 		x.removeGone(g)
 	}
@@ -249,6 +252,8 @@ type dispatcher struct {
 	*self.Node
 	routes *stream.Table
 	links  *links
+	// chooser serves consumers with selectors.
+	chooser *chooser
 	// readsStored reports whether a node reads payloads from its own log.
 	readsStored func(node string) bool
 	// replica returns this node's replica of a group; nil: it has none.

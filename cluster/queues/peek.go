@@ -94,18 +94,23 @@ func (x *Inspector) peek(req *peerpb.PeekRequest) *peerpb.PeekReply {
 		if err != nil {
 			continue // it has gone meanwhile
 		}
-		p := &peerpb.Peeked{
-			Number: x.Seq, Place: uint32(x.Place), Payload: payload, Acquired: x.Acquired, Failed: x.Failed,
-			ScheduledFor: int64(x.ScheduledFor), ExpireAt: int64(x.ExpireAt), DueAt: int64(x.DueAt), Deadline: int64(x.Deadline), ScheduleId: x.ScheduleID,
-			Deferral: x.Deferral,
-		}
-		if len(x.Deaths) > 0 {
-			p.Deaths = encodeDeaths(x.Deaths)
-		}
-		r.Messages = append(r.Messages, p)
+		r.Messages = append(r.Messages, peeked(x, payload))
 	}
 	x.touchPeeked(g)
 	return r
+}
+
+// peeked is a message as it travels to the node that asked.
+func peeked(x *queue.Message, payload []byte) *peerpb.Peeked {
+	p := &peerpb.Peeked{
+		Number: x.Seq, Place: uint32(x.Place), Payload: payload, Acquired: x.Acquired, Failed: x.Failed,
+		ScheduledFor: int64(x.ScheduledFor), ExpireAt: int64(x.ExpireAt), DueAt: int64(x.DueAt), Deadline: int64(x.Deadline), ScheduleId: x.ScheduleID,
+		Deferral: x.Deferral,
+	}
+	if len(x.Deaths) > 0 {
+		p.Deaths = encodeDeaths(x.Deaths)
+	}
+	return p
 }
 
 // touchPeeked records a peek in a queue that expires when idle, at most once in a tenth of its

@@ -43,6 +43,8 @@ type Config struct {
 	// says otherwise.
 	Size    int
 	Locator catalog.Locator
+	// Fields reads stored messages; nil: consumers have no selectors.
+	Fields Fields
 	// Between, if not nil, puts something between the queues and the streams of commands to them.
 	Between func(stream.Host) stream.Host
 }
@@ -104,6 +106,7 @@ func New(c Config) *Queues {
 	}
 	x.dispatcher = dispatcher{
 		Node: n, routes: x.Routes, links: &links{Node: n, transmit: n.Mesh.Send, unsent: map[unsent]struct{}{}},
+		chooser:     newChooser(n, c.Fields),
 		readsStored: func(to string) bool { return n.Mesh.ReadsStored(to) },
 		replica: func(id fsm.GroupID) replica {
 			if g := n.Groups.Group(id); g != nil {
@@ -135,8 +138,11 @@ func (x *Queues) Serve() {
 	})
 }
 
-// Close stops the dead letters.
-func (x *Queues) Close() { x.letters.Close() }
+// Close stops the dead letters and the search for consumers with selectors.
+func (x *Queues) Close() {
+	x.letters.Close()
+	x.dispatcher.chooser.rounds.Stop()
+}
 
 // Restart begins anew what this node sends at most once: its boot is over.
 func (x *Queues) Restart() { x.letters.Restart() }

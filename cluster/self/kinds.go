@@ -46,6 +46,7 @@ const (
 	KindLeads           // call: which queues a node leads
 	KindTime            // call: what comes next in the queues that a node leads, see cluster/stats
 	KindSessions        // call: the sessions of a connection of a node's client, see package cluster
+	KindBrowse          // call: ready messages of a queue
 )
 
 // bounds lists the kinds whose messages are longer than others, or never have a payload.

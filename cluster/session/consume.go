@@ -108,6 +108,7 @@ func (x *consumers) Written(count, bytes int) {
 	for i := range order {
 		order[(first+i)%len(order)].stream.CatchUp()
 	}
+	x.session.wakeBrowsers()
 }
 
 // Consume registers a consumer.
@@ -115,6 +116,9 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	x.session.conn.consumes.Store(true)
 	if spec.Queue == fsm.ReplyQueue {
 		return x.session.replies.consume(&spec)
+	}
+	if spec.Browse {
+		return x.session.browse(ctx, &spec)
 	}
 	v := x.node.FreshView(ctx)
 	q, err := v.TakeFrom(x.session.conn.by(), x.session.conn.vhost, spec.Queue)
@@ -125,6 +129,9 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 		return fsm.Refuse(fsm.NotImplemented, "consumers with credit need a program on all nodes that knows them")
 	}
 	args, err := catalog.ParseConsumeArguments(q, spec.Arguments)
+	if err == nil && spec.Selector != "" && !x.selects(v, q, &args) {
+		err = fsm.Refuse(fsm.Precondition, q.String()+" does not let consumers have selectors, or not with these arguments")
+	}
 	if err == nil {
 		err = v.FitsArguments("arguments of a consumer of", q.Name, spec.Arguments)
 	}
@@ -142,7 +149,7 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 		Exclusive: spec.Exclusive, Priority: args.Priority, TimeoutPlusOne: args.Timeout.Stored(),
 		Lock: uint64(args.Lock), MaxLock: uint64(args.MaxLock), LockAutoRenew: uint64(args.LockAutoRenew),
 		LockHead: args.LockHead, LockDetachGrace: uint64(args.LockDetachGrace),
-		MinTtl: uint64(args.MinTTL), MaxGroups: args.MaxGroups, GroupId: args.GroupID, Credit: spec.Credit,
+		MinTtl: uint64(args.MinTTL), MaxGroups: args.MaxGroups, GroupId: args.GroupID, Credit: spec.Credit, Selector: spec.Selector,
 	})})
 	x.session.mu.Unlock()
 	if err = x.session.conn.in.answers.await(ctx, q, u.stream.Route(), k); err == nil {
@@ -159,6 +166,24 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	return err
 }
 
+// Selects reports whether a consumer may have a selector, as far as is known.
+func (x *consumers) Selects(ctx context.Context, spec fsm.ConsumeSpec) bool {
+	v := x.node.FreshView(ctx)
+	q, err := v.TakeFrom(x.session.conn.by(), x.session.conn.vhost, spec.Queue)
+	if err != nil {
+		return false // which Consume says
+	}
+	args, err := catalog.ParseConsumeArguments(q, spec.Arguments)
+	return err == nil && x.selects(v, q, &args)
+}
+
+// selects reports whether a consumer of a queue may have a selector: where the order in which messages are handed out, or
+// to whom, follows other rules it may not.
+func (x *consumers) selects(v *catalog.View, q *catalog.Queue, args *catalog.ConsumeArguments) bool {
+	c := v.Settings(q, x.defaults)
+	return v.FSMVersion() >= creditSince && c.Groups == logpb.QueueConfig_NO_GROUPS && !c.SingleActive && args.Priority == 0
+}
+
 func (x *consumers) endConsumer(number uint64) {
 	x.session.mu.Lock()
 	x.consumerOver(number)
@@ -168,7 +193,7 @@ func (x *consumers) endConsumer(number uint64) {
 
 // Cancel ends a consumer. What it holds can still be settled.
 func (x *consumers) Cancel(ctx context.Context, number uint64) error {
-	if x.session.replies.cancel(number) {
+	if x.session.replies.cancel(number) || x.session.browsers.cancel(ctx, number) {
 		return nil
 	}
 	x.session.mu.Lock()
@@ -233,7 +258,7 @@ func (x *consumers) awaitEnd(ctx context.Context, q *catalog.Queue) {
 
 // Drop is Cancel without waiting for the answer.
 func (x *consumers) Drop(number uint64) {
-	if x.session.replies.cancel(number) {
+	if x.session.replies.cancel(number) || x.session.browsers.close(x.session.browser(number)) {
 		return
 	}
 	x.session.mu.Lock()
@@ -353,6 +378,7 @@ func (x *consumers) settled(number uint64, count int) {
 func (x *consumers) revoke(v *catalog.View) {
 	x.session.lock()
 	defer x.session.unlock()
+	x.session.revokeBrowsers(v)
 	for number, c := range x.known {
 		q, ok := v.QueueByID(c.at.stream.Queue())
 		if !ok || c.over || c.revoked {

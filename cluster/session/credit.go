@@ -69,6 +69,9 @@ func (x *consumers) Credit(number uint64, f fsm.Flow) {
 	x.session.lock()
 	defer x.session.unlock()
 	c := x.known[number]
+	if b := x.session.browsers.all[number]; b != nil {
+		b.flow(&f)
+	}
 	if c == nil || c.over || !c.link.on {
 		return
 	}

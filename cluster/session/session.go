@@ -31,6 +31,7 @@ type Session struct {
 	streams
 	publisher
 	consumers
+	browsers
 	replies
 	exchange commandExchange
 }
@@ -45,6 +46,7 @@ func newSession(c *Connection, client fsm.SessionEvents) *Session {
 		publishMemo: publishMemo{message: catalog.Message{Local: x.queues.Leaders.Here, Passed: x.config.Uses.Used}},
 	}
 	s.consumers = consumers{session: s, node: n, defaults: x.config.Defaults, known: map[uint64]*consumer{}}
+	s.browsers = browsers{session: s}
 	s.replies = replies{session: s}
 	s.exchange = commandExchange{session: s, node: n, properties: x.config.Properties}
 	return s
@@ -71,6 +73,7 @@ type event struct {
 	held        []fsm.Held
 	link        fsm.LinkState
 	news        *fsm.News
+	passed      chan<- struct{}
 }
 
 // calls is the lock of a session and the queue of calls to its client. What happens under the lock
@@ -109,7 +112,8 @@ const (
 	eventGone
 	eventSettled
 	eventNews
-	eventReply // the broker's own, to the channel that its routing key names
+	eventPassed // no call: who waits for those before goes on
+	eventReply  // the broker's own, to the channel that its routing key names
 )
 
 // confirm joins a publish to the last event if it continues its run. why is as in fsm.SessionEvents.
@@ -239,6 +243,8 @@ func (c *calls) call(e *event) {
 		c.client.Settled(e.first, e.ids)
 	case eventNews:
 		c.client.News(e.consumer, e.news)
+	case eventPassed:
+		close(e.passed)
 	case eventReply:
 		suffix, _ := fsm.ReplySuffix(string(e.payload.RoutingKey()))
 		c.session.conn.in.replies.send(suffix, e.payload)

@@ -81,6 +81,8 @@ type Sessions struct {
 	answers answers
 	replies replyRouter
 	owners  *owners
+	// browsing are who looks into queues and takes nothing.
+	browsing *browsing
 
 	lastSession, lastConnection atomic.Uint64 // numbers are used once
 
@@ -95,6 +97,7 @@ func New(c Config) *Sessions {
 	x := &Sessions{
 		Authenticator: &Authenticator{node: n, gate: login.New(c.Logins), loopback: c.LoopbackUsers, audit: c.Audit},
 		Traffic:       traffic.NewTable(), config: c, node: n, queues: c.Queues, owners: newOwners(n),
+		browsing: newBrowsing(n, c.Queues.Inspector),
 		limits:   limits{Node: n, connections: c.MaxConnections, tallies: tallies{by: map[counted]*tally{}}},
 		answers:  answers{node: n, queues: c.Queues},
 		sessions: map[uint64]*Session{}, connections: map[*Connection]struct{}{},
@@ -110,7 +113,10 @@ func (x *Sessions) Listen() {
 }
 
 // Close ends what sessions have left to be done. They must have been closed.
-func (x *Sessions) Close() { x.owners.ended.Stop() }
+func (x *Sessions) Close() {
+	x.owners.ended.Stop()
+	x.browsing.rounds.Stop()
+}
 
 // Renew takes over the boot number of the node's new registration, which it made because the former
 // boot was declared dead. All sessions of the former boot end: the queues no longer know them, or are
@@ -134,6 +140,12 @@ func (x *Sessions) RefusedCommands() uint64 { return x.answers.commands.Load() }
 
 // QueueAdded is called when the catalog holds a new queue.
 func (x *Sessions) QueueAdded(q *catalog.Queue) { x.owners.queueAdded(q) }
+
+// QueueGone is called when a queue is gone from the catalog.
+func (x *Sessions) QueueGone(id fsm.QueueID) { x.browsing.rounds.Add(id) }
+
+// DropMissing forgets the queues that the catalog no longer holds.
+func (x *Sessions) DropMissing() { x.browsing.all() }
 
 // CollectTraffic adds what all sessions have counted.
 func (x *Sessions) CollectTraffic() {

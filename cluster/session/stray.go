@@ -205,6 +205,7 @@ func (s *Session) Close(ctx context.Context) {
 		s.conn.in.limits.tallies.channel(s.conn, -1)
 	}
 	s.closing = true
+	s.endAll()
 	ends, strays := s.end()
 	s.mu.Unlock()
 	if len(ends) == 0 && !strays {

@@ -39,6 +39,7 @@ var importRules = []importRule{
 	{tree: "fsm", project: []string{"proto/logpb"}, others: protobuf, notStd: impure},
 	{tree: "fsm/route", project: []string{"proto/logpb"}, others: none, notStd: impure},
 	{tree: "fsm/pattern", project: none, others: none, notStd: impure},
+	{tree: "fsm/selector", project: none, others: none, notStd: impure},
 	{tree: "fsm/fsmtest/...", project: []string{"fsm/...", "proto/..."}},
 	{tree: "fsm/...", project: []string{"fsm", "fsm/route", "fsm/pattern", "fsm/invariants", "proto/logpb"}, others: protobuf, notStd: impure},
 
@@ -46,9 +47,9 @@ var importRules = []importRule{
 	{tree: "amqp/v10/wire/...", project: []string{"amqp/v10/wire/..."}, others: none, notStd: []string{"net/...", "time", "sync/...", "log/..."}},
 	// A protocol knows what protocols share, and never another one; what they share knows none.
 	// Where messages go from one to another, both codecs are known.
-	{tree: "amqp/message", project: []string{"amqp/v091/wire", "amqp/v10/wire", "fsm", "proto/logpb"}},
+	{tree: "amqp/message", project: []string{"amqp/v091/wire", "amqp/v10/wire", "fsm", "fsm/selector", "proto/logpb"}},
 	{tree: "amqp/v091/...", project: []string{"amqp", "amqp/message", "amqp/v091/...", "fsm", "fsm/invariants", "proto/logpb"}},
-	{tree: "amqp/v10/...", project: []string{"amqp", "amqp/message", "amqp/v10/...", "fsm", "fsm/invariants", "proto/logpb"}},
+	{tree: "amqp/v10/...", project: []string{"amqp", "amqp/message", "amqp/v10/...", "fsm", "fsm/invariants", "fsm/selector", "proto/logpb"}},
 	{tree: "amqp/amqptest", project: []string{"amqp", "amqp/v091/wire", "fsm", "proto/logpb"}},
 	{tree: "amqp", project: []string{"fsm", "fsm/invariants"}},
 

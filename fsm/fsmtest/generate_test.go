@@ -181,6 +181,9 @@ func (g *generator) command() *logpb.Command {
 		return g.unpark()
 	}
 	if g.taste.credit && g.oneIn("of credit", 6) {
+		if g.oneIn("chosen", 3) {
+			return g.choose()
+		}
 		return g.credit()
 	}
 	return commands[g.n("command", len(commands))](g)
@@ -293,6 +296,9 @@ func (g *generator) consume() *logpb.Command {
 		c.Prefetch = uint32(g.n("share", 3))
 	}
 	c.Credit = g.taste.credit != g.oneIn("other mode", 8) && (g.q.version >= 3 || g.oneIn("too early", 8))
+	if c.Credit && g.oneIn("with selector", 3) || g.oneIn("selector alone", 60) {
+		c.Selector = "x"
+	}
 	g.taste.consumer(g, c)
 	g.taste.groupTerms(g, c)
 	if g.oneIn("again", 6) && cl.consumers > 0 {

@@ -189,7 +189,7 @@ func (q *model) rejoin(back []*message) (others []*message) {
 
 // wants reports whether a consumer, not a get, may get a message now.
 func (q *model) wants(c *consumer) bool {
-	return c != nil && c.id.Number != 0 && !c.cancelled && c.turn != 0 && q.hasCredit(c)
+	return c != nil && c.id.Number != 0 && !c.cancelled && c.turn != 0 && q.hasCredit(c) && c.selector == ""
 }
 
 // taker returns who gets the next message of a group; nil: nobody now. free: whoever

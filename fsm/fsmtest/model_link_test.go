@@ -43,6 +43,9 @@ func (q *model) giveCredit(s *session, c *logpb.Credit) fsm.Result {
 	if since >= 1<<31 {
 		since, ahead = 0, 1<<32-since
 	}
+	if !c.GetDrain() {
+		have.drain = 0
+	}
 	switch given := uint64(c.GetCredit()) + ahead; {
 	case given < since:
 		have.link.left = 0
@@ -57,10 +60,22 @@ func (q *model) giveCredit(s *session, c *logpb.Credit) fsm.Result {
 }
 
 // answerCredit ends a drain if nothing can come any more without anything new.
-func (q *model) answerCredit(c *consumer, cmd *logpb.Credit) fsm.Result {
+func (q *model) answerCredit(c *consumer, cmd *logpb.Credit, entry uint64) fsm.Result {
 	next := q.nextScheduled()
 	late := next != nil && next.dueAt <= q.clock || q.endingOne() != nil || q.unfinished()
-	if cmd.Drain && !(q.hasCredit(c) && !q.config.Forward && (late || q.anythingFor(c))) {
+	goesOn := q.hasCredit(c) && !q.config.Forward
+	switch {
+	case !cmd.Drain || !goesOn:
+	case c.selector == "":
+		goesOn = late || q.anythingFor(c)
+	case c.drain == 0:
+		c.drain = entry
+		goesOn = c.searched < entry
+	default:
+		goesOn = c.searched < c.drain
+	}
+	if cmd.Drain && !goesOn {
+		c.drain = 0
 		c.link.count += c.link.left
 		c.link.left = 0
 		if !q.hasCredit(c) {

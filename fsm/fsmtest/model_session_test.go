@@ -160,6 +160,8 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 		return q.groupRequest(s, c.Group)
 	case logpb.Command_CREDIT:
 		return q.giveCredit(s, c.Credit)
+	case logpb.Command_CHOOSE:
+		return q.choose(c.Choose)
 	}
 	return fsm.Result{Code: fsm.Invalid}
 }
@@ -309,7 +311,7 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	}
 	id := fsm.ConsumerID{Session: s.id, Number: c.GetConsumer()}
 	have := q.consumer(id)
-	if c.GetConsumer() == 0 || have != nil && have.cancelled || c.Credit && q.version < 3 {
+	if c.GetConsumer() == 0 || have != nil && have.cancelled || c.Credit && q.version < 3 || c.Selector != "" && !c.Credit {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	if c.Exclusive && q.config.SingleActive {
@@ -364,7 +366,10 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 		have.turn = q.number()
 	}
 	have.limit, have.only = int(c.MaxGroups), c.GroupId
-	if !q.hasCredit(have) || have.only != "" {
+	if have.selector != c.Selector {
+		have.chooses = chooses{selector: c.Selector, last: have.last}
+	}
+	if !q.hasCredit(have) || have.only != "" || have.selector != "" {
 		q.unserve(have)
 	}
 	q.serve(have)

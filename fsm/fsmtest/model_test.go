@@ -230,6 +230,7 @@ type consumer struct {
 	groupTerms
 	lateAcks uint64
 	link     link
+	chooses
 }
 
 // late is a delivery that was taken back.
@@ -321,7 +322,7 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 	q.forward()
 	q.handOut()
 	if performed && c.Kind == logpb.Command_CREDIT && r.Code == fsm.OK {
-		r = q.answerCredit(q.consumer(fsm.ConsumerID{Session: m.Session, Number: c.Credit.Consumer}), c.Credit)
+		r = q.answerCredit(q.consumer(fsm.ConsumerID{Session: m.Session, Number: c.Credit.Consumer}), c.Credit, m.Index)
 	}
 	q.trim()
 	q.sweep(c.Kind)
@@ -535,7 +536,7 @@ func (q *model) timeoutOf(c *consumer) uint64 {
 
 // serve puts c at the end of those who wait for messages, if it may get one.
 func (q *model) serve(c *consumer) {
-	if slices.Contains(q.service, c) || !q.hasCredit(c) || c.only != "" {
+	if slices.Contains(q.service, c) || !q.hasCredit(c) || c.only != "" || c.selector != "" {
 		return
 	}
 	at := 0

@@ -21,8 +21,8 @@ import (
 //	getsHeld = Σ held.len() of gets
 //	exclusive is nil, or the only one that is not cancelled and whose session's
 //	life is not over
-//	c is in service ⇔ served(c) and c.credit() > 0 and it takes not only one group,
-//	unless its session is ending
+//	c is in service ⇔ served(c) and c.credit() > 0 and it has no selector and takes
+//	not only one group, unless its session is ending
 //	single, quiescing = choose(), once elect has run; single is nil unless the
 //	settings ask for a single active consumer
 //
@@ -38,6 +38,7 @@ type consumers struct {
 	takers   *groupTakers
 	services services
 	short    short
+	choosers choosers
 
 	// next is never reused: two consumers, or two settlements, never tie.
 	all      []*consumer
@@ -109,6 +110,7 @@ func (cs *consumers) join(c *consumer) {
 
 func (cs *consumers) leave(c *consumer) {
 	cs.short.drop(c)
+	cs.choosers.note(c, false)
 	if c.level != nil {
 		cs.services.leave(c)
 		cs.contested = true
@@ -132,6 +134,8 @@ func (cs *consumers) refresh(c *consumer) {
 	served := cs.served(c)
 	wants := served && c.credit() > 0
 	cs.short.note(c, served && !wants)
+	cs.choosers.note(c, wants)
+	wants = wants && !c.chooses()
 	if cs.takers.any() || cs.groups.on() {
 		cs.groups.refresh(c, wants)
 		wants = wants && cs.takers.generally(c)
@@ -394,7 +398,7 @@ func (cs *consumers) nodeSuspected(cmd *logpb.NodeSuspected, eff *fsm.Effects) f
 // consume registers a consumer of s, or changes an existing one.
 //
 // Refusals, in this order: Invalid for number 0, for one that was cancelled and is
-// still known, and for credit mode before version 3; InUse for exclusive consumption of a queue with
+// still known, for credit mode before version 3 and a selector without it; InUse for exclusive consumption of a queue with
 // a single active consumer; Forwards for a new one of a queue that forwards; Crowded;
 // TooMany; InUse if another consumer excludes this one. None of them changes
 // anything.
@@ -404,7 +408,7 @@ func (cs *consumers) nodeSuspected(cmd *logpb.NodeSuspected, eff *fsm.Effects) f
 // or least TTL it joins the end of that ring.
 func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.Result {
 	c := s.consumer(cmd.GetConsumer())
-	if cmd.GetConsumer() == 0 || c != nil && c.cancelled || cmd.Credit && !cs.since(3) {
+	if cmd.GetConsumer() == 0 || c != nil && c.cancelled || cmd.Credit && !cs.since(3) || cmd.Selector != "" && !cmd.Credit {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	if cmd.Exclusive && cs.settings.SingleActive {
@@ -492,6 +496,9 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 	c.tag, c.quota, c.priority = cmd.Tag, quota{prefetch: cmd.Prefetch, shared: cmd.Shared}, cmd.Priority
 	c.lockLength, c.lockMax, c.lockAuto = duration(cmd.Lock), duration(cmd.MaxLock), duration(cmd.LockAutoRenew)
 	c.lockHead, c.lockGrace, c.least = cmd.LockHead, duration(cmd.LockDetachGrace), duration(cmd.MinTtl)
+	if c.choice.selector != cmd.Selector {
+		c.choice = choice{selector: cmd.Selector, number: c.choice.number}
+	}
 	if c.link.on != cmd.Credit {
 		c.link = linkCredit{on: cmd.Credit}
 	}
@@ -666,7 +673,9 @@ func (cs *consumers) canServeTo(c *consumer, further bool) bool {
 	return cs.takers.generally(c) && cs.services.has(c.least) || cs.groups.nextFor(c) != nil
 }
 
-func (cs *consumers) hasCredit() bool { return cs.services.any() || cs.takers.wanting > 0 }
+func (cs *consumers) hasCredit() bool {
+	return cs.services.any() || cs.takers.wanting > 0 || cs.choosers.list.Len() > 0
+}
 
 // tellShort tells the sessions of those that may have something that is ready, while nobody with
 // credit may. Before version 3 all are told, and nobody while anybody takes every message.
@@ -696,7 +705,7 @@ func (cs *consumers) tellShort(ready uint64, eff *fsm.Effects) {
 // knows if it lacks credit. A state that breaks it makes nobody panic, and is no reason
 // not to read a snapshot: so it is for tests.
 func (cs *consumers) checkServed(k *checker, c *consumer) {
-	if !invariants.Enabled || c.level == nil || cs.sessions.isEnding() || cs.canServe() || cs.settings.forwards() || !cs.canServeTo(c, false) {
+	if !invariants.Enabled || c.level == nil || c.chooses() || cs.sessions.isEnding() || cs.canServe() || cs.settings.forwards() || !cs.canServeTo(c, false) {
 		return
 	}
 	k.that(!cs.served(c) || c.credit() <= 0 || cs.services.demand(), "consumer %v may have something, and nothing is served", c.id)
@@ -766,6 +775,7 @@ type consumer struct {
 	finished   bool                     // cancelled and holds nothing: kept only for late or revoked
 	ownTimeout fsm.Optional[fsm.Millis] // not given: the queue's applies
 	link       linkCredit               // of credit mode
+	choice     choice                   // of one with a selector
 	lockTerms
 	least fsm.Millis // messages with less left of their TTL are not for c; 0: all are
 

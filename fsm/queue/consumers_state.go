@@ -39,6 +39,7 @@ func (c *consumer) save(at int) *logpb.ConsumerState {
 		Lock: uint64(c.lockLength), MaxLock: uint64(c.lockMax), LockAutoRenew: uint64(c.lockAuto), LockHead: c.lockHead,
 		LockDetachGrace: uint64(c.lockGrace), MinTtl: uint64(c.least), LostLocks: c.lockLost, LateLocks: c.lateLocks,
 		CreditMode: c.link.on, DeliveryCount: c.link.count, Credit: c.link.left,
+		Selector: c.choice.selector, Choices: c.choice.number, Searched: c.choice.searched, Drains: c.choice.drain,
 	}
 	for _, l := range c.late {
 		st.TimedOut = append(st.TimedOut, l.id)
@@ -61,6 +62,7 @@ func (cs *consumers) restore(s *session, st *logpb.ConsumerState) error {
 	c.lockTerms, c.least = restoreTerms(st), duration(st.MinTtl)
 	c.tag, c.quota, c.priority = st.Tag, quota{prefetch: st.Prefetch, shared: st.Shared, noticed: st.Told}, st.Priority
 	c.link = linkCredit{st.CreditMode, st.DeliveryCount, st.Credit}
+	c.choice = choice{st.Selector, st.Choices, st.Searched, st.Drains}
 	c.noAck, c.exclusive, c.ownTimeout = st.NoAck, st.Exclusive, fsm.OptionalFrom[fsm.Millis](st.TimeoutPlusOne)
 	switch {
 	case c.isGets():
@@ -112,7 +114,9 @@ func (cs *consumers) restoreService(order []uint32, single uint32) error {
 		cs.services.serve(cs.all[i])
 	}
 	for _, c := range cs.all {
-		cs.groups.refresh(c, cs.served(c) && c.credit() > 0)
+		wants := cs.served(c) && c.credit() > 0
+		cs.choosers.note(c, wants)
+		cs.groups.refresh(c, wants && !c.chooses())
 	}
 	for _, c := range cs.all {
 		if c.cancelled && c.held.Len() == 0 {
@@ -171,13 +175,15 @@ func (c *consumer) check(k *checker) {
 	n := len(c.lockLost)
 	k.that(slices.IsSorted(c.lockLost) && n <= lostLocks && (n == 0 || c.lockLost[n-1] < c.next), "consumer %v: lost locks", c.id)
 	k.that(c.link.on && !c.isGets() && c.quota.prefetch == 0 && !c.shared || c.link == linkCredit{}, "consumer %v: credit %v", c.id, c.link)
+	k.that(c.link.on || c.choice.selector == "" && c.choice.drain == 0, "consumer %v: choice %v", c.id, c.choice)
 	k.that(c.detachedUntil == 0, "consumer %v is detached", c.id)
 }
 
 func (cs *consumers) checkService(k *checker) {
 	members, listed := map[*level]int{}, 0
 	for _, c := range cs.all {
-		wants := cs.served(c) && c.credit() > 0 && cs.takers.generally(c)
+		wants := cs.served(c) && c.credit() > 0 && !c.chooses() && cs.takers.generally(c)
+		cs.choosers.checkOne(k, c, cs.served(c) && c.credit() > 0)
 		k.that(c.serviced == wants || c.session.life.over, "consumer %v: in service %v", c.id, c.serviced)
 		lacks := cs.served(c) && c.credit() <= 0 && c.shared && !c.noticed
 		k.that(c.listed == lacks || c.session.life.over, "consumer %v: listed as short %v", c.id, c.listed)

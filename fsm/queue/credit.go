@@ -57,6 +57,9 @@ func (m *Machine) giveCredit(s *session, cmd *logpb.Credit) fsm.Result {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	c.link.allow(cmd.GetDeliveryCount(), cmd.GetCredit())
+	if !cmd.GetDrain() {
+		c.choice.drain = 0
+	}
 	m.consumers.refresh(c)
 	return fsm.Result{}
 }
@@ -75,9 +78,14 @@ func (m *Machine) answerCredit(s *session, cmd *logpb.Credit, r *fsm.Result) {
 	c := s.consumer(cmd.GetConsumer())
 	if cmd.GetDrain() {
 		// Without anything new, something may come yet: ticks do what this command could not.
-		more := m.consumers.served(c) && c.credit() > 0 && !m.settings.forwards() &&
-			(m.unfinished() || m.timers.overdue(m.clock.now()) || m.groups.doomed() != 0 || m.consumers.canServeTo(c, true))
+		more := m.consumers.served(c) && c.credit() > 0 && !m.settings.forwards()
+		if c.chooses() {
+			more = more && c.choice.drains(m.Index())
+		} else {
+			more = more && (m.unfinished() || m.timers.overdue(m.clock.now()) || m.groups.doomed() != 0 || m.consumers.canServeTo(c, true))
+		}
 		if !more {
+			c.choice.drain = 0
 			c.link.drain()
 			m.consumers.refresh(c)
 		}

@@ -303,7 +303,7 @@ func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 		at := key{Seq: t.c.registered}
 		k.that(ts.of(t.c) == t && t.turn < next && t.c.session != nil && t.max > 0, "consumer %v takes groups", t.c.id)
 		k.that(t.going == t.c.cancelled && (!t.going || t.only == ""), "consumer %v still takes groups", t.c.id)
-		k.that(t.c.session.life.over || t.wants == (!t.c.isGets() && k.m.consumers.served(t.c) && t.c.credit() > 0), "consumer %v wants messages: %v", t.c.id, t.wants)
+		k.that(t.c.session.life.over || t.wants == (!t.c.isGets() && k.m.consumers.served(t.c) && t.c.credit() > 0 && !t.c.chooses()), "consumer %v wants messages: %v", t.c.id, t.wants)
 		k.that(t.taking == (t.wants && t.only == "" && t.holds.Len() < t.max), "consumer %v takes groups: %v", t.c.id, t.taking)
 		first, _, _ := t.waiting.Peek()
 		k.that(t.owed == 0 && (first.Seq == 0 || !t.wants) || t.owed == first.Seq && t.wants, "consumer %v waits for %d", t.c.id, t.owed)

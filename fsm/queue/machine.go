@@ -205,6 +205,10 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	if ok && cmd.Kind == logpb.Command_CREDIT {
 		m.answerCredit(s, cmd.Credit, &r)
 	}
+	for range m.consumers.thatChoose() {
+		eff.Choosers = true
+		break
+	}
 	m.trim(eff)
 	m.sweep(cmd.Kind, eff)
 	m.groups.settle()
@@ -299,6 +303,10 @@ func (m *Machine) hasWork() bool {
 func (m *Machine) Resume(eff *fsm.Effects) {
 	eff.Gone = eff.Gone || m.lease.phase() == Gone
 	eff.Outbox = eff.Outbox || m.outbox.letters() > 0
+	for range m.consumers.thatChoose() {
+		eff.Choosers = true
+		break
+	}
 }
 
 // AnswerAgain returns the answer to a command that has been performed before, as its
@@ -373,6 +381,8 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 		return m.giveCredit(s, cmd.Credit)
 	case logpb.Command_GROUP:
 		return m.group(s, cmd.Group)
+	case logpb.Command_CHOOSE:
+		return m.choose(cmd.Choose, eff)
 	}
 	return fsm.Result{Code: fsm.Invalid}
 }

@@ -28,11 +28,13 @@ import (
 //	of scheduled messages
 //	bit i of waiting = list i has messages, 0 ≤ i ≤ maxPriority
 //	returns has exactly the messages of the returned list, in its order
+//	marks has the first message of each block of numbers of each list of a priority,
+//	unless it is the first of its list
 //	numbers has exactly the scheduled messages, named those that have a name
 //
 // A snapshot holds the records by list, in order, and next. Lists, waiting,
-// counts, returns, numbers, named and entries are rebuilt from them, so handles
-// differ from replica to replica.
+// counts, returns, numbers, marks, named and entries are rebuilt from them, so
+// handles differ from replica to replica.
 type messages struct {
 	*shared
 	timers  *timers
@@ -49,7 +51,10 @@ type messages struct {
 	waiting uint32                  // priorities that have messages
 	counts  [placeCount]Count       // by place
 	ready   [maxPriority + 1]uint32 // ready ones by priority, whatever their place
+	marks   marks                   // where the lists of priorities can be entered, see browse.go
 	returns ordered.Sequence        // order of the returned list
+	// cameBack counts what was inserted there, in this machine: replicas need not agree on it.
+	cameBack uint64
 	// Keys have at = 0 and seq = the number of the message. named is never iterated,
 	// so the order of a map cannot reach the state.
 	numbers sorted[uint32] // scheduled messages, by number
@@ -123,6 +128,7 @@ func (ms *messages) insertAfter(at, h uint32) {
 	}
 	if no <= maxPriority {
 		ms.waiting |= 1 << no
+		ms.marks.added(ms, no, h)
 		if ms.cursors.any() {
 			ms.cursors.added(no, h, x.seq) // there it is the last one, see put
 		}
@@ -165,6 +171,9 @@ func (ms *messages) remove(h uint32) {
 		l.tail = prev
 	} else if no != returnedList {
 		ms.Mut(next).prev = prev
+	}
+	if no <= maxPriority {
+		ms.marks.removed(ms, no, x.seq, prev, next)
 	}
 	if no <= maxPriority && l.head == 0 {
 		ms.waiting &^= 1 << no
@@ -354,6 +363,7 @@ func (ms *messages) dropReady() {
 		ms.discardList(no, Ready)
 	}
 	ms.waiting, ms.ready = 0, [maxPriority + 1]uint32{}
+	ms.marks.Clear()
 	ms.discardList(returnedList, Returned)
 	ms.returns = ordered.Sequence{}
 	ms.cursors.purged()

@@ -237,6 +237,7 @@ func (ms *messages) check(k *checker) {
 	if err := ms.labels.Check(k.labelled); err != nil {
 		k.fail("%w", err)
 	}
+	ms.marks.check(k, ms)
 	ms.cursors.check(k, ms)
 	if err := ms.returns.Check(); err != nil {
 		k.fail("%w", err)

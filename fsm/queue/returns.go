@@ -30,6 +30,7 @@ func (ms *messages) insertReturned(p ordered.Place, run []checkout) {
 		prev = held.handle
 	}
 	ms.link(prev, next)
+	ms.cameBack += uint64(len(run))
 	ms.returns.Insert(p, len(run), func(i int) (h uint32, seq uint64) { return run[i].handle, run[i].seq }, ms.keepSlot)
 	switch {
 	case !ms.cursors.any():

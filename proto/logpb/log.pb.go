@@ -51,6 +51,7 @@ const (
 	Command_NODE_SUSPECTED   Command_Kind = 20
 	Command_UNPARK           Command_Kind = 21
 	Command_CREDIT           Command_Kind = 22
+	Command_CHOOSE           Command_Kind = 23
 )
 
 // Enum value maps for Command_Kind.
@@ -79,6 +80,7 @@ var (
 		20: "NODE_SUSPECTED",
 		21: "UNPARK",
 		22: "CREDIT",
+		23: "CHOOSE",
 	}
 	Command_Kind_value = map[string]int32{
 		"NONE":             0,
@@ -104,6 +106,7 @@ var (
 		"NODE_SUSPECTED":   20,
 		"UNPARK":           21,
 		"CREDIT":           22,
+		"CHOOSE":           23,
 	}
 )
 
@@ -400,7 +403,7 @@ func (x Settle_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Settle_Outcome.Descriptor instead.
 func (Settle_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17, 0}
+	return file_log_proto_rawDescGZIP(), []int{18, 0}
 }
 
 type QueueConfig_DeadLetterStrategy int32
@@ -452,7 +455,7 @@ func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_DeadLetterStrategy.Descriptor instead.
 func (QueueConfig_DeadLetterStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20, 0}
+	return file_log_proto_rawDescGZIP(), []int{21, 0}
 }
 
 type QueueConfig_Overflow int32
@@ -501,7 +504,7 @@ func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Overflow.Descriptor instead.
 func (QueueConfig_Overflow) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20, 1}
+	return file_log_proto_rawDescGZIP(), []int{21, 1}
 }
 
 type QueueConfig_Retry int32
@@ -553,7 +556,7 @@ func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Retry.Descriptor instead.
 func (QueueConfig_Retry) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20, 2}
+	return file_log_proto_rawDescGZIP(), []int{21, 2}
 }
 
 type QueueConfig_RetryStrategy int32
@@ -602,7 +605,7 @@ func (x QueueConfig_RetryStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_RetryStrategy.Descriptor instead.
 func (QueueConfig_RetryStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20, 3}
+	return file_log_proto_rawDescGZIP(), []int{21, 3}
 }
 
 type QueueConfig_Groups int32
@@ -651,7 +654,7 @@ func (x QueueConfig_Groups) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Groups.Descriptor instead.
 func (QueueConfig_Groups) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20, 4}
+	return file_log_proto_rawDescGZIP(), []int{21, 4}
 }
 
 type EndState_Reason int32
@@ -731,7 +734,7 @@ func (x EndState_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndState_Reason.Descriptor instead.
 func (EndState_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{28, 0}
+	return file_log_proto_rawDescGZIP(), []int{29, 0}
 }
 
 // Session names one channel of one client: the node that serves it, that
@@ -892,6 +895,7 @@ type Command struct {
 	NodeSuspected   *NodeSuspected   `protobuf:"bytes,20,opt,name=node_suspected,json=nodeSuspected" json:"node_suspected,omitempty"`
 	Unpark          *Unpark          `protobuf:"bytes,22,opt,name=unpark" json:"unpark,omitempty"`
 	Credit          *Credit          `protobuf:"bytes,23,opt,name=credit" json:"credit,omitempty"`
+	Choose          *Choose          `protobuf:"bytes,24,opt,name=choose" json:"choose,omitempty"`
 	// In the first command of a stream: when it was made. A queue begins no
 	// stream with one that is too old, see Code Late. 0: not said.
 	OpenedAt      int64 `protobuf:"zigzag64,21,opt,name=opened_at,json=openedAt" json:"opened_at,omitempty"`
@@ -1079,6 +1083,13 @@ func (x *Command) GetUnpark() *Unpark {
 func (x *Command) GetCredit() *Credit {
 	if x != nil {
 		return x.Credit
+	}
+	return nil
+}
+
+func (x *Command) GetChoose() *Choose {
+	if x != nil {
+		return x.Choose
 	}
 	return nil
 }
@@ -1974,7 +1985,10 @@ type Consume struct {
 	// It is handed what Credit commands allow, and prefetch and shared mean
 	// nothing. It begins without credit, and a Consume of a known number leaves
 	// what it has.
-	Credit        bool `protobuf:"varint,17,opt,name=credit" json:"credit,omitempty"`
+	Credit bool `protobuf:"varint,17,opt,name=credit" json:"credit,omitempty"`
+	// A condition for messages, which the machine does not read: with one it hands
+	// out nothing by itself, only what Choose commands name. Credit is set then.
+	Selector      string `protobuf:"bytes,18,opt,name=selector" json:"selector,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2128,6 +2142,95 @@ func (x *Consume) GetCredit() bool {
 	return false
 }
 
+func (x *Consume) GetSelector() string {
+	if x != nil {
+		return x.Selector
+	}
+	return ""
+}
+
+// Choose hands messages to a consumer with a selector: the leader says which of
+// those that are ready match. Of those named the machine hands out what is still
+// ready and may be handed out, as far as the consumer has credit. It is no
+// command of a session.
+type Choose struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Session  *Session               `protobuf:"bytes,1,opt,name=session" json:"session,omitempty"`
+	Consumer uint64                 `protobuf:"varint,2,opt,name=consumer" json:"consumer,omitempty"`
+	// That of the consumer's last one + 1; any other does nothing.
+	Number   uint64   `protobuf:"varint,3,opt,name=number" json:"number,omitempty"`
+	Messages []uint64 `protobuf:"varint,4,rep,packed,name=messages" json:"messages,omitempty"` // by number, ascending
+	// Of what was ready up to this entry, nothing else matches; 0: not said.
+	Searched      uint64 `protobuf:"varint,5,opt,name=searched" json:"searched,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Choose) Reset() {
+	*x = Choose{}
+	mi := &file_log_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Choose) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Choose) ProtoMessage() {}
+
+func (x *Choose) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Choose.ProtoReflect.Descriptor instead.
+func (*Choose) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Choose) GetSession() *Session {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *Choose) GetConsumer() uint64 {
+	if x != nil {
+		return x.Consumer
+	}
+	return 0
+}
+
+func (x *Choose) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Choose) GetMessages() []uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *Choose) GetSearched() uint64 {
+	if x != nil {
+		return x.Searched
+	}
+	return 0
+}
+
 // Credit says how many messages a consumer in credit mode is handed from now on,
 // as a receiver in AMQP 1.0 says it: up to delivery_count + credit, by the
 // consumer's own count, which is 0 at first and rises with each delivery. All
@@ -2145,7 +2248,7 @@ type Credit struct {
 
 func (x *Credit) Reset() {
 	*x = Credit{}
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2157,7 +2260,7 @@ func (x *Credit) String() string {
 func (*Credit) ProtoMessage() {}
 
 func (x *Credit) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2170,7 +2273,7 @@ func (x *Credit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credit.ProtoReflect.Descriptor instead.
 func (*Credit) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{14}
+	return file_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Credit) GetConsumer() uint64 {
@@ -2210,7 +2313,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2222,7 +2325,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2235,7 +2338,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{15}
+	return file_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Cancel) GetConsumer() uint64 {
@@ -2254,7 +2357,7 @@ type Get struct {
 
 func (x *Get) Reset() {
 	*x = Get{}
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2369,7 @@ func (x *Get) String() string {
 func (*Get) ProtoMessage() {}
 
 func (x *Get) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2382,7 @@ func (x *Get) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Get.ProtoReflect.Descriptor instead.
 func (*Get) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16}
+	return file_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Get) GetNoAck() bool {
@@ -2317,7 +2420,7 @@ type Settle struct {
 
 func (x *Settle) Reset() {
 	*x = Settle{}
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2329,7 +2432,7 @@ func (x *Settle) String() string {
 func (*Settle) ProtoMessage() {}
 
 func (x *Settle) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2342,7 +2445,7 @@ func (x *Settle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settle.ProtoReflect.Descriptor instead.
 func (*Settle) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17}
+	return file_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Settle) GetOutcome() Settle_Outcome {
@@ -2434,7 +2537,7 @@ type Annotation struct {
 
 func (x *Annotation) Reset() {
 	*x = Annotation{}
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2446,7 +2549,7 @@ func (x *Annotation) String() string {
 func (*Annotation) ProtoMessage() {}
 
 func (x *Annotation) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2459,7 +2562,7 @@ func (x *Annotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Annotation.ProtoReflect.Descriptor instead.
 func (*Annotation) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18}
+	return file_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Annotation) GetKey() []byte {
@@ -2486,7 +2589,7 @@ type Configure struct {
 
 func (x *Configure) Reset() {
 	*x = Configure{}
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2498,7 +2601,7 @@ func (x *Configure) String() string {
 func (*Configure) ProtoMessage() {}
 
 func (x *Configure) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2511,7 +2614,7 @@ func (x *Configure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configure.ProtoReflect.Descriptor instead.
 func (*Configure) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
+	return file_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Configure) GetConfig() *QueueConfig {
@@ -2617,7 +2720,7 @@ type QueueConfig struct {
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2629,7 +2732,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2642,7 +2745,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
+	return file_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *QueueConfig) GetTtlPlusOne() uint64 {
@@ -3005,7 +3108,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3017,7 +3120,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3030,7 +3133,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21}
+	return file_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Delete) GetIfUnused() bool {
@@ -3064,7 +3167,7 @@ type RouteDead struct {
 
 func (x *RouteDead) Reset() {
 	*x = RouteDead{}
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3076,7 +3179,7 @@ func (x *RouteDead) String() string {
 func (*RouteDead) ProtoMessage() {}
 
 func (x *RouteDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3089,7 +3192,7 @@ func (x *RouteDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteDead.ProtoReflect.Descriptor instead.
 func (*RouteDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22}
+	return file_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RouteDead) GetFirst() uint64 {
@@ -3131,7 +3234,7 @@ type DeadRoute struct {
 
 func (x *DeadRoute) Reset() {
 	*x = DeadRoute{}
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3143,7 +3246,7 @@ func (x *DeadRoute) String() string {
 func (*DeadRoute) ProtoMessage() {}
 
 func (x *DeadRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3156,7 +3259,7 @@ func (x *DeadRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadRoute.ProtoReflect.Descriptor instead.
 func (*DeadRoute) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
+	return file_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeadRoute) GetTargets() []uint64 {
@@ -3202,7 +3305,7 @@ type SettleDead struct {
 
 func (x *SettleDead) Reset() {
 	*x = SettleDead{}
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3214,7 +3317,7 @@ func (x *SettleDead) String() string {
 func (*SettleDead) ProtoMessage() {}
 
 func (x *SettleDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3227,7 +3330,7 @@ func (x *SettleDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleDead.ProtoReflect.Descriptor instead.
 func (*SettleDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SettleDead) GetTarget() uint64 {
@@ -3269,7 +3372,7 @@ type NodeDown struct {
 
 func (x *NodeDown) Reset() {
 	*x = NodeDown{}
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3384,7 @@ func (x *NodeDown) String() string {
 func (*NodeDown) ProtoMessage() {}
 
 func (x *NodeDown) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3397,7 @@ func (x *NodeDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDown.ProtoReflect.Descriptor instead.
 func (*NodeDown) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
+	return file_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NodeDown) GetNode() uint32 {
@@ -3324,7 +3427,7 @@ type NodeSuspected struct {
 
 func (x *NodeSuspected) Reset() {
 	*x = NodeSuspected{}
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3336,7 +3439,7 @@ func (x *NodeSuspected) String() string {
 func (*NodeSuspected) ProtoMessage() {}
 
 func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3349,7 +3452,7 @@ func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSuspected.ProtoReflect.Descriptor instead.
 func (*NodeSuspected) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{26}
+	return file_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *NodeSuspected) GetNode() uint32 {
@@ -3433,7 +3536,7 @@ type MessageState struct {
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3445,7 +3548,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3458,7 +3561,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{27}
+	return file_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -3813,7 +3916,7 @@ type EndState struct {
 
 func (x *EndState) Reset() {
 	*x = EndState{}
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3825,7 +3928,7 @@ func (x *EndState) String() string {
 func (*EndState) ProtoMessage() {}
 
 func (x *EndState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3838,7 +3941,7 @@ func (x *EndState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndState.ProtoReflect.Descriptor instead.
 func (*EndState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{28}
+	return file_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EndState) GetReason() EndState_Reason {
@@ -4020,7 +4123,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[29]
+	mi := &file_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4032,7 +4135,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[29]
+	mi := &file_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4045,7 +4148,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{29}
+	return file_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -4081,7 +4184,7 @@ const file_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xb5\v\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xf1\v\n" +
 	"\aCommand\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x10\n" +
@@ -4107,8 +4210,9 @@ const file_log_proto_rawDesc = "" +
 	"\x05group\x18\x13 \x01(\v2\x15.quorate.log.v1.GroupR\x05group\x12D\n" +
 	"\x0enode_suspected\x18\x14 \x01(\v2\x1d.quorate.log.v1.NodeSuspectedR\rnodeSuspected\x12.\n" +
 	"\x06unpark\x18\x16 \x01(\v2\x16.quorate.log.v1.UnparkR\x06unpark\x12.\n" +
-	"\x06credit\x18\x17 \x01(\v2\x16.quorate.log.v1.CreditR\x06credit\x12\x1b\n" +
-	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xb8\x02\n" +
+	"\x06credit\x18\x17 \x01(\v2\x16.quorate.log.v1.CreditR\x06credit\x12.\n" +
+	"\x06choose\x18\x18 \x01(\v2\x16.quorate.log.v1.ChooseR\x06choose\x12\x1b\n" +
+	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xc4\x02\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aENQUEUE\x10\x01\x12\v\n" +
@@ -4139,7 +4243,9 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"\x06UNPARK\x10\x15\x12\n" +
 	"\n" +
-	"\x06CREDIT\x10\x16\"\xea\x05\n" +
+	"\x06CREDIT\x10\x16\x12\n" +
+	"\n" +
+	"\x06CHOOSE\x10\x17\"\xea\x05\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -4236,7 +4342,7 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"UNROUTABLE\x10\x05\x12\x11\n" +
 	"\rGROUP_EXPIRED\x10\x06\x12\v\n" +
-	"\aMAXHOPS\x10\a\"\xf1\x03\n" +
+	"\aMAXHOPS\x10\a\"\x8d\x04\n" +
 	"\aConsume\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x10\n" +
 	"\x03tag\x18\x02 \x01(\tR\x03tag\x12\x1a\n" +
@@ -4256,7 +4362,14 @@ const file_log_proto_rawDesc = "" +
 	"max_groups\x18\x0e \x01(\rR\tmaxGroups\x12\x19\n" +
 	"\bgroup_id\x18\x0f \x01(\tR\agroupId\x12\x16\n" +
 	"\x06shared\x18\x10 \x01(\bR\x06shared\x12\x16\n" +
-	"\x06credit\x18\x11 \x01(\bR\x06credit\"y\n" +
+	"\x06credit\x18\x11 \x01(\bR\x06credit\x12\x1a\n" +
+	"\bselector\x18\x12 \x01(\tR\bselector\"\xa7\x01\n" +
+	"\x06Choose\x121\n" +
+	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x1a\n" +
+	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x1a\n" +
+	"\bmessages\x18\x04 \x03(\x04R\bmessages\x12\x1a\n" +
+	"\bsearched\x18\x05 \x01(\x04R\bsearched\"y\n" +
 	"\x06Credit\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12%\n" +
 	"\x0edelivery_count\x18\x02 \x01(\rR\rdeliveryCount\x12\x16\n" +
@@ -4517,7 +4630,7 @@ func file_log_proto_rawDescGZIP() []byte {
 }
 
 var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
@@ -4545,22 +4658,23 @@ var file_log_proto_goTypes = []any{
 	(*Touch)(nil),                       // 23: quorate.log.v1.Touch
 	(*Death)(nil),                       // 24: quorate.log.v1.Death
 	(*Consume)(nil),                     // 25: quorate.log.v1.Consume
-	(*Credit)(nil),                      // 26: quorate.log.v1.Credit
-	(*Cancel)(nil),                      // 27: quorate.log.v1.Cancel
-	(*Get)(nil),                         // 28: quorate.log.v1.Get
-	(*Settle)(nil),                      // 29: quorate.log.v1.Settle
-	(*Annotation)(nil),                  // 30: quorate.log.v1.Annotation
-	(*Configure)(nil),                   // 31: quorate.log.v1.Configure
-	(*QueueConfig)(nil),                 // 32: quorate.log.v1.QueueConfig
-	(*Delete)(nil),                      // 33: quorate.log.v1.Delete
-	(*RouteDead)(nil),                   // 34: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),                   // 35: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),                  // 36: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),                    // 37: quorate.log.v1.NodeDown
-	(*NodeSuspected)(nil),               // 38: quorate.log.v1.NodeSuspected
-	(*MessageState)(nil),                // 39: quorate.log.v1.MessageState
-	(*EndState)(nil),                    // 40: quorate.log.v1.EndState
-	(*DeadTransfer)(nil),                // 41: quorate.log.v1.DeadTransfer
+	(*Choose)(nil),                      // 26: quorate.log.v1.Choose
+	(*Credit)(nil),                      // 27: quorate.log.v1.Credit
+	(*Cancel)(nil),                      // 28: quorate.log.v1.Cancel
+	(*Get)(nil),                         // 29: quorate.log.v1.Get
+	(*Settle)(nil),                      // 30: quorate.log.v1.Settle
+	(*Annotation)(nil),                  // 31: quorate.log.v1.Annotation
+	(*Configure)(nil),                   // 32: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 33: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 34: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 35: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 36: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 37: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 38: quorate.log.v1.NodeDown
+	(*NodeSuspected)(nil),               // 39: quorate.log.v1.NodeSuspected
+	(*MessageState)(nil),                // 40: quorate.log.v1.MessageState
+	(*EndState)(nil),                    // 41: quorate.log.v1.EndState
+	(*DeadTransfer)(nil),                // 42: quorate.log.v1.DeadTransfer
 }
 var file_log_proto_depIdxs = []int32{
 	14, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
@@ -4568,53 +4682,55 @@ var file_log_proto_depIdxs = []int32{
 	12, // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
 	15, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
 	25, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
-	27, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
-	28, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
-	29, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	31, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	33, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	34, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	36, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	37, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	28, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
+	29, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
+	30, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
+	32, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	34, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	35, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	37, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	38, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
 	23, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
 	17, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
 	18, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
 	19, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
 	20, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
 	22, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
-	38, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
+	39, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
 	21, // 20: quorate.log.v1.Command.unpark:type_name -> quorate.log.v1.Unpark
-	26, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
-	24, // 22: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
-	1,  // 23: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
-	16, // 24: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
-	4,  // 25: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
-	30, // 26: quorate.log.v1.Restored.annotations:type_name -> quorate.log.v1.Annotation
-	2,  // 27: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
-	12, // 28: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
-	3,  // 29: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
-	4,  // 30: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	5,  // 31: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	12, // 32: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
-	30, // 33: quorate.log.v1.Settle.annotations:type_name -> quorate.log.v1.Annotation
-	32, // 34: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
-	6,  // 35: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
-	7,  // 36: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
-	8,  // 37: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
-	9,  // 38: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
-	10, // 39: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
-	35, // 40: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	4,  // 41: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	41, // 42: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	24, // 43: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	30, // 44: quorate.log.v1.MessageState.annotations:type_name -> quorate.log.v1.Annotation
-	11, // 45: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
-	12, // 46: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	27, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
+	26, // 22: quorate.log.v1.Command.choose:type_name -> quorate.log.v1.Choose
+	24, // 23: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	1,  // 24: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
+	16, // 25: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
+	4,  // 26: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
+	31, // 27: quorate.log.v1.Restored.annotations:type_name -> quorate.log.v1.Annotation
+	2,  // 28: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
+	12, // 29: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
+	3,  // 30: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
+	4,  // 31: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
+	12, // 32: quorate.log.v1.Choose.session:type_name -> quorate.log.v1.Session
+	5,  // 33: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
+	12, // 34: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
+	31, // 35: quorate.log.v1.Settle.annotations:type_name -> quorate.log.v1.Annotation
+	33, // 36: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	6,  // 37: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
+	7,  // 38: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
+	8,  // 39: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
+	9,  // 40: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
+	10, // 41: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
+	36, // 42: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	4,  // 43: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	42, // 44: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	24, // 45: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	31, // 46: quorate.log.v1.MessageState.annotations:type_name -> quorate.log.v1.Annotation
+	11, // 47: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
+	12, // 48: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -4628,7 +4744,7 @@ func file_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   30,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

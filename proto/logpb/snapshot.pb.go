@@ -1395,7 +1395,11 @@ type ConsumerState struct {
 	MinTtl        uint64   `protobuf:"varint,45,opt,name=min_ttl,json=minTtl" json:"min_ttl,omitempty"`          // as in Consume
 	CreditMode    bool     `protobuf:"varint,62,opt,name=credit_mode,json=creditMode" json:"credit_mode,omitempty"`
 	DeliveryCount uint32   `protobuf:"varint,63,opt,name=delivery_count,json=deliveryCount" json:"delivery_count,omitempty"`
-	Credit        uint32   `protobuf:"varint,64,opt,name=credit" json:"credit,omitempty"` // what is left of it
+	Credit        uint32   `protobuf:"varint,64,opt,name=credit" json:"credit,omitempty"`     // what is left of it
+	Selector      string   `protobuf:"bytes,70,opt,name=selector" json:"selector,omitempty"`  // as in Consume
+	Choices       uint64   `protobuf:"varint,71,opt,name=choices" json:"choices,omitempty"`   // number of its last Choose
+	Searched      uint64   `protobuf:"varint,72,opt,name=searched" json:"searched,omitempty"` // as in Choose
+	Drains        uint64   `protobuf:"varint,73,opt,name=drains" json:"drains,omitempty"`     // entry of the drain that is not finished; 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1629,6 +1633,34 @@ func (x *ConsumerState) GetDeliveryCount() uint32 {
 func (x *ConsumerState) GetCredit() uint32 {
 	if x != nil {
 		return x.Credit
+	}
+	return 0
+}
+
+func (x *ConsumerState) GetSelector() string {
+	if x != nil {
+		return x.Selector
+	}
+	return ""
+}
+
+func (x *ConsumerState) GetChoices() uint64 {
+	if x != nil {
+		return x.Choices
+	}
+	return 0
+}
+
+func (x *ConsumerState) GetSearched() uint64 {
+	if x != nil {
+		return x.Searched
+	}
+	return 0
+}
+
+func (x *ConsumerState) GetDrains() uint64 {
+	if x != nil {
+		return x.Drains
 	}
 	return 0
 }
@@ -1867,7 +1899,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\bnext_get\x18\t \x01(\x04R\anextGet\":\n" +
 	"\vCursorState\x12\x17\n" +
 	"\amin_ttl\x18\x01 \x01(\x04R\x06minTtl\x12\x12\n" +
-	"\x04next\x18\x02 \x03(\x04R\x04next\"\xf4\x06\n" +
+	"\x04next\x18\x02 \x03(\x04R\x04next\"\xde\a\n" +
 	"\rConsumerState\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x10\n" +
@@ -1903,7 +1935,11 @@ const file_snapshot_proto_rawDesc = "" +
 	"\vcredit_mode\x18> \x01(\bR\n" +
 	"creditMode\x12%\n" +
 	"\x0edelivery_count\x18? \x01(\rR\rdeliveryCount\x12\x16\n" +
-	"\x06credit\x18@ \x01(\rR\x06credit\"\xa6\x01\n" +
+	"\x06credit\x18@ \x01(\rR\x06credit\x12\x1a\n" +
+	"\bselector\x18F \x01(\tR\bselector\x12\x18\n" +
+	"\achoices\x18G \x01(\x04R\achoices\x12\x1a\n" +
+	"\bsearched\x18H \x01(\x04R\bsearched\x12\x16\n" +
+	"\x06drains\x18I \x01(\x04R\x06drains\"\xa6\x01\n" +
 	"\rDetachedState\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x1e\n" +

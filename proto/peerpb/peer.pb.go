@@ -74,7 +74,7 @@ func (x TrafficRequest_Of) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TrafficRequest_Of.Descriptor instead.
 func (TrafficRequest_Of) EnumDescriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{55, 0}
+	return file_peer_proto_rawDescGZIP(), []int{57, 0}
 }
 
 // Hello opens a link.
@@ -3983,6 +3983,159 @@ func (x *Peeked) GetDeferral() string {
 	return ""
 }
 
+// BrowseRequest asks the leader of a queue for ready messages.
+type BrowseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
+	After         uint64                 `protobuf:"varint,3,opt,name=after" json:"after,omitempty"` // number of a message
+	Limit         uint32                 `protobuf:"varint,4,opt,name=limit" json:"limit,omitempty"` // of messages; 0: only how far the queue is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BrowseRequest) Reset() {
+	*x = BrowseRequest{}
+	mi := &file_peer_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BrowseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BrowseRequest) ProtoMessage() {}
+
+func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BrowseRequest.ProtoReflect.Descriptor instead.
+func (*BrowseRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *BrowseRequest) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *BrowseRequest) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *BrowseRequest) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *BrowseRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type BrowseReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Leader        bool                   `protobuf:"varint,1,opt,name=leader" json:"leader,omitempty"`
+	Gone          bool                   `protobuf:"varint,2,opt,name=gone" json:"gone,omitempty"`
+	Messages      []*Peeked              `protobuf:"bytes,3,rep,name=messages" json:"messages,omitempty"`
+	Seen          uint64                 `protobuf:"varint,4,opt,name=seen" json:"seen,omitempty"`     // everything up to this number that is ready is above
+	Newest        uint64                 `protobuf:"varint,5,opt,name=newest" json:"newest,omitempty"` // the highest number of a message so far
+	Ready         uint64                 `protobuf:"varint,6,opt,name=ready" json:"ready,omitempty"`   // messages
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BrowseReply) Reset() {
+	*x = BrowseReply{}
+	mi := &file_peer_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BrowseReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BrowseReply) ProtoMessage() {}
+
+func (x *BrowseReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BrowseReply.ProtoReflect.Descriptor instead.
+func (*BrowseReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *BrowseReply) GetLeader() bool {
+	if x != nil {
+		return x.Leader
+	}
+	return false
+}
+
+func (x *BrowseReply) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+func (x *BrowseReply) GetMessages() []*Peeked {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *BrowseReply) GetSeen() uint64 {
+	if x != nil {
+		return x.Seen
+	}
+	return 0
+}
+
+func (x *BrowseReply) GetNewest() uint64 {
+	if x != nil {
+		return x.Newest
+	}
+	return 0
+}
+
+func (x *BrowseReply) GetReady() uint64 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
 // EndsRequest asks a queue's leader for records of messages that have ended.
 type EndsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4000,7 +4153,7 @@ type EndsRequest struct {
 
 func (x *EndsRequest) Reset() {
 	*x = EndsRequest{}
-	mi := &file_peer_proto_msgTypes[42]
+	mi := &file_peer_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4012,7 +4165,7 @@ func (x *EndsRequest) String() string {
 func (*EndsRequest) ProtoMessage() {}
 
 func (x *EndsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[42]
+	mi := &file_peer_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4025,7 +4178,7 @@ func (x *EndsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndsRequest.ProtoReflect.Descriptor instead.
 func (*EndsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{42}
+	return file_peer_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *EndsRequest) GetGroup() uint32 {
@@ -4090,7 +4243,7 @@ type GroupsRequest struct {
 
 func (x *GroupsRequest) Reset() {
 	*x = GroupsRequest{}
-	mi := &file_peer_proto_msgTypes[43]
+	mi := &file_peer_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4102,7 +4255,7 @@ func (x *GroupsRequest) String() string {
 func (*GroupsRequest) ProtoMessage() {}
 
 func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[43]
+	mi := &file_peer_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4115,7 +4268,7 @@ func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupsRequest.ProtoReflect.Descriptor instead.
 func (*GroupsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{43}
+	return file_peer_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GroupsRequest) GetGroup() uint32 {
@@ -4159,7 +4312,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_peer_proto_msgTypes[44]
+	mi := &file_peer_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4171,7 +4324,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[44]
+	mi := &file_peer_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4184,7 +4337,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{44}
+	return file_peer_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ExplainRequest) GetGroup() uint32 {
@@ -4227,7 +4380,7 @@ type TextReply struct {
 
 func (x *TextReply) Reset() {
 	*x = TextReply{}
-	mi := &file_peer_proto_msgTypes[45]
+	mi := &file_peer_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4239,7 +4392,7 @@ func (x *TextReply) String() string {
 func (*TextReply) ProtoMessage() {}
 
 func (x *TextReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[45]
+	mi := &file_peer_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4252,7 +4405,7 @@ func (x *TextReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TextReply.ProtoReflect.Descriptor instead.
 func (*TextReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{45}
+	return file_peer_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *TextReply) GetLeader() bool {
@@ -4289,7 +4442,7 @@ type HashRequest struct {
 
 func (x *HashRequest) Reset() {
 	*x = HashRequest{}
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4301,7 +4454,7 @@ func (x *HashRequest) String() string {
 func (*HashRequest) ProtoMessage() {}
 
 func (x *HashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4314,7 +4467,7 @@ func (x *HashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
 func (*HashRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{46}
+	return file_peer_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *HashRequest) GetGroup() uint32 {
@@ -4359,7 +4512,7 @@ type HashReply struct {
 
 func (x *HashReply) Reset() {
 	*x = HashReply{}
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4371,7 +4524,7 @@ func (x *HashReply) String() string {
 func (*HashReply) ProtoMessage() {}
 
 func (x *HashReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4384,7 +4537,7 @@ func (x *HashReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashReply.ProtoReflect.Descriptor instead.
 func (*HashReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{47}
+	return file_peer_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *HashReply) GetHere() bool {
@@ -4443,7 +4596,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_peer_proto_msgTypes[48]
+	mi := &file_peer_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4455,7 +4608,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[48]
+	mi := &file_peer_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4468,7 +4621,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{48}
+	return file_peer_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *BackupRequest) GetGroup() uint32 {
@@ -4530,7 +4683,7 @@ type BackupReply struct {
 
 func (x *BackupReply) Reset() {
 	*x = BackupReply{}
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4542,7 +4695,7 @@ func (x *BackupReply) String() string {
 func (*BackupReply) ProtoMessage() {}
 
 func (x *BackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4555,7 +4708,7 @@ func (x *BackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupReply.ProtoReflect.Descriptor instead.
 func (*BackupReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{49}
+	return file_peer_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *BackupReply) GetLeader() bool {
@@ -4668,7 +4821,7 @@ type BackedUpPiece struct {
 
 func (x *BackedUpPiece) Reset() {
 	*x = BackedUpPiece{}
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4680,7 +4833,7 @@ func (x *BackedUpPiece) String() string {
 func (*BackedUpPiece) ProtoMessage() {}
 
 func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4693,7 +4846,7 @@ func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackedUpPiece.ProtoReflect.Descriptor instead.
 func (*BackedUpPiece) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{50}
+	return file_peer_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *BackedUpPiece) GetState() []byte {
@@ -4729,7 +4882,7 @@ type RestoredRequest struct {
 
 func (x *RestoredRequest) Reset() {
 	*x = RestoredRequest{}
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4741,7 +4894,7 @@ func (x *RestoredRequest) String() string {
 func (*RestoredRequest) ProtoMessage() {}
 
 func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4754,7 +4907,7 @@ func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredRequest.ProtoReflect.Descriptor instead.
 func (*RestoredRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{51}
+	return file_peer_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *RestoredRequest) GetGroup() uint32 {
@@ -4789,7 +4942,7 @@ type RestoredReply struct {
 
 func (x *RestoredReply) Reset() {
 	*x = RestoredReply{}
-	mi := &file_peer_proto_msgTypes[52]
+	mi := &file_peer_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4801,7 +4954,7 @@ func (x *RestoredReply) String() string {
 func (*RestoredReply) ProtoMessage() {}
 
 func (x *RestoredReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[52]
+	mi := &file_peer_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4814,7 +4967,7 @@ func (x *RestoredReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredReply.ProtoReflect.Descriptor instead.
 func (*RestoredReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{52}
+	return file_peer_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *RestoredReply) GetLeader() bool {
@@ -4849,7 +5002,7 @@ type HearsRequest struct {
 
 func (x *HearsRequest) Reset() {
 	*x = HearsRequest{}
-	mi := &file_peer_proto_msgTypes[53]
+	mi := &file_peer_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4861,7 +5014,7 @@ func (x *HearsRequest) String() string {
 func (*HearsRequest) ProtoMessage() {}
 
 func (x *HearsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[53]
+	mi := &file_peer_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4874,7 +5027,7 @@ func (x *HearsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsRequest.ProtoReflect.Descriptor instead.
 func (*HearsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{53}
+	return file_peer_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *HearsRequest) GetNode() string {
@@ -4900,7 +5053,7 @@ type HearsReply struct {
 
 func (x *HearsReply) Reset() {
 	*x = HearsReply{}
-	mi := &file_peer_proto_msgTypes[54]
+	mi := &file_peer_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4912,7 +5065,7 @@ func (x *HearsReply) String() string {
 func (*HearsReply) ProtoMessage() {}
 
 func (x *HearsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[54]
+	mi := &file_peer_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4925,7 +5078,7 @@ func (x *HearsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsReply.ProtoReflect.Descriptor instead.
 func (*HearsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{54}
+	return file_peer_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *HearsReply) GetHears() bool {
@@ -4962,7 +5115,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_peer_proto_msgTypes[55]
+	mi := &file_peer_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4974,7 +5127,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[55]
+	mi := &file_peer_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4987,7 +5140,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{55}
+	return file_peer_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *TrafficRequest) GetOf() TrafficRequest_Of {
@@ -5106,7 +5259,7 @@ type TrafficReply struct {
 
 func (x *TrafficReply) Reset() {
 	*x = TrafficReply{}
-	mi := &file_peer_proto_msgTypes[56]
+	mi := &file_peer_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5118,7 +5271,7 @@ func (x *TrafficReply) String() string {
 func (*TrafficReply) ProtoMessage() {}
 
 func (x *TrafficReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[56]
+	mi := &file_peer_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5131,7 +5284,7 @@ func (x *TrafficReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficReply.ProtoReflect.Descriptor instead.
 func (*TrafficReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{56}
+	return file_peer_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *TrafficReply) GetObjects() []*ObjectTraffic {
@@ -5175,7 +5328,7 @@ type ObjectTraffic struct {
 
 func (x *ObjectTraffic) Reset() {
 	*x = ObjectTraffic{}
-	mi := &file_peer_proto_msgTypes[57]
+	mi := &file_peer_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5187,7 +5340,7 @@ func (x *ObjectTraffic) String() string {
 func (*ObjectTraffic) ProtoMessage() {}
 
 func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[57]
+	mi := &file_peer_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5200,7 +5353,7 @@ func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectTraffic.ProtoReflect.Descriptor instead.
 func (*ObjectTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{57}
+	return file_peer_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ObjectTraffic) GetVhost() string {
@@ -5283,7 +5436,7 @@ type PairTraffic struct {
 
 func (x *PairTraffic) Reset() {
 	*x = PairTraffic{}
-	mi := &file_peer_proto_msgTypes[58]
+	mi := &file_peer_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5295,7 +5448,7 @@ func (x *PairTraffic) String() string {
 func (*PairTraffic) ProtoMessage() {}
 
 func (x *PairTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[58]
+	mi := &file_peer_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5308,7 +5461,7 @@ func (x *PairTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairTraffic.ProtoReflect.Descriptor instead.
 func (*PairTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{58}
+	return file_peer_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PairTraffic) GetChannel() *ConsumingSession {
@@ -5734,7 +5887,19 @@ const file_peer_proto_rawDesc = "" +
 	" \x01(\x12R\bdeadline\x12\x1f\n" +
 	"\vschedule_id\x18\v \x01(\tR\n" +
 	"scheduleId\x12\x1a\n" +
-	"\bdeferral\x18\f \x01(\tR\bdeferral\"\xb2\x01\n" +
+	"\bdeferral\x18\f \x01(\tR\bdeferral\"g\n" +
+	"\rBrowseRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\x04R\x05after\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\"\xb0\x01\n" +
+	"\vBrowseReply\x12\x16\n" +
+	"\x06leader\x18\x01 \x01(\bR\x06leader\x12\x12\n" +
+	"\x04gone\x18\x02 \x01(\bR\x04gone\x123\n" +
+	"\bmessages\x18\x03 \x03(\v2\x17.quorate.peer.v1.PeekedR\bmessages\x12\x12\n" +
+	"\x04seen\x18\x04 \x01(\x04R\x04seen\x12\x16\n" +
+	"\x06newest\x18\x05 \x01(\x04R\x06newest\x12\x14\n" +
+	"\x05ready\x18\x06 \x01(\x04R\x05ready\"\xb2\x01\n" +
 	"\vEndsRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
@@ -5881,7 +6046,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_peer_proto_goTypes = []any{
 	(TrafficRequest_Of)(0),    // 0: quorate.peer.v1.TrafficRequest.Of
 	(*Hello)(nil),             // 1: quorate.peer.v1.Hello
@@ -5926,23 +6091,25 @@ var file_peer_proto_goTypes = []any{
 	(*PeekRequest)(nil),       // 40: quorate.peer.v1.PeekRequest
 	(*PeekReply)(nil),         // 41: quorate.peer.v1.PeekReply
 	(*Peeked)(nil),            // 42: quorate.peer.v1.Peeked
-	(*EndsRequest)(nil),       // 43: quorate.peer.v1.EndsRequest
-	(*GroupsRequest)(nil),     // 44: quorate.peer.v1.GroupsRequest
-	(*ExplainRequest)(nil),    // 45: quorate.peer.v1.ExplainRequest
-	(*TextReply)(nil),         // 46: quorate.peer.v1.TextReply
-	(*HashRequest)(nil),       // 47: quorate.peer.v1.HashRequest
-	(*HashReply)(nil),         // 48: quorate.peer.v1.HashReply
-	(*BackupRequest)(nil),     // 49: quorate.peer.v1.BackupRequest
-	(*BackupReply)(nil),       // 50: quorate.peer.v1.BackupReply
-	(*BackedUpPiece)(nil),     // 51: quorate.peer.v1.BackedUpPiece
-	(*RestoredRequest)(nil),   // 52: quorate.peer.v1.RestoredRequest
-	(*RestoredReply)(nil),     // 53: quorate.peer.v1.RestoredReply
-	(*HearsRequest)(nil),      // 54: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),        // 55: quorate.peer.v1.HearsReply
-	(*TrafficRequest)(nil),    // 56: quorate.peer.v1.TrafficRequest
-	(*TrafficReply)(nil),      // 57: quorate.peer.v1.TrafficReply
-	(*ObjectTraffic)(nil),     // 58: quorate.peer.v1.ObjectTraffic
-	(*PairTraffic)(nil),       // 59: quorate.peer.v1.PairTraffic
+	(*BrowseRequest)(nil),     // 43: quorate.peer.v1.BrowseRequest
+	(*BrowseReply)(nil),       // 44: quorate.peer.v1.BrowseReply
+	(*EndsRequest)(nil),       // 45: quorate.peer.v1.EndsRequest
+	(*GroupsRequest)(nil),     // 46: quorate.peer.v1.GroupsRequest
+	(*ExplainRequest)(nil),    // 47: quorate.peer.v1.ExplainRequest
+	(*TextReply)(nil),         // 48: quorate.peer.v1.TextReply
+	(*HashRequest)(nil),       // 49: quorate.peer.v1.HashRequest
+	(*HashReply)(nil),         // 50: quorate.peer.v1.HashReply
+	(*BackupRequest)(nil),     // 51: quorate.peer.v1.BackupRequest
+	(*BackupReply)(nil),       // 52: quorate.peer.v1.BackupReply
+	(*BackedUpPiece)(nil),     // 53: quorate.peer.v1.BackedUpPiece
+	(*RestoredRequest)(nil),   // 54: quorate.peer.v1.RestoredRequest
+	(*RestoredReply)(nil),     // 55: quorate.peer.v1.RestoredReply
+	(*HearsRequest)(nil),      // 56: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),        // 57: quorate.peer.v1.HearsReply
+	(*TrafficRequest)(nil),    // 58: quorate.peer.v1.TrafficRequest
+	(*TrafficReply)(nil),      // 59: quorate.peer.v1.TrafficReply
+	(*ObjectTraffic)(nil),     // 60: quorate.peer.v1.ObjectTraffic
+	(*PairTraffic)(nil),       // 61: quorate.peer.v1.PairTraffic
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
@@ -5960,22 +6127,23 @@ var file_peer_proto_depIdxs = []int32{
 	32, // 12: quorate.peer.v1.NodeResources.certificates:type_name -> quorate.peer.v1.NodeCertificate
 	38, // 13: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
 	42, // 14: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
-	51, // 15: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
-	0,  // 16: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
-	58, // 17: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
-	59, // 18: quorate.peer.v1.TrafficReply.pairs:type_name -> quorate.peer.v1.PairTraffic
-	21, // 19: quorate.peer.v1.PairTraffic.channel:type_name -> quorate.peer.v1.ConsumingSession
-	5,  // 20: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 21: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 22: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 23: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 24: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 25: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	23, // [23:26] is the sub-list for method output_type
-	20, // [20:23] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	42, // 15: quorate.peer.v1.BrowseReply.messages:type_name -> quorate.peer.v1.Peeked
+	53, // 16: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
+	0,  // 17: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
+	60, // 18: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
+	61, // 19: quorate.peer.v1.TrafficReply.pairs:type_name -> quorate.peer.v1.PairTraffic
+	21, // 20: quorate.peer.v1.PairTraffic.channel:type_name -> quorate.peer.v1.ConsumingSession
+	5,  // 21: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 22: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 23: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 24: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 25: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 26: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	24, // [24:27] is the sub-list for method output_type
+	21, // [21:24] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -5989,7 +6157,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   59,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
