@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -55,13 +56,15 @@ func buildAndRun(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	shared.dir = dir
+	shared.dir, single.dir = dir, filepath.Join(dir, single.name)
 	machine = stall.Start()
 	defer machine.Stop()
 	code := m.Run()
-	if err := shared.stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = max(code, 1)
+	for _, s := range []*sharedCluster{&shared, &single} {
+		if err := s.stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
 	}
 	return code
 }
@@ -70,16 +73,24 @@ func buildAndRun(m *testing.M) int {
 var shared sharedCluster
 
 type sharedCluster struct {
-	dir  string
-	once sync.Once
-	c    *cluster.Cluster
-	err  error
+	name  string
+	nodes int                          // 0: three
+	ready func(*cluster.Cluster) error // waits for what its rows need
+	dir   string
+	once  sync.Once
+	c     *cluster.Cluster
+	err   error
 }
 
 func (s *sharedCluster) mustGet(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	s.once.Do(func() {
-		s.c, s.err = cluster.Start(context.Background(), cluster.Options{Binary: server, Dir: s.dir})
+		if s.err = os.MkdirAll(s.dir, 0o700); s.err != nil {
+			return
+		}
+		if s.c, s.err = cluster.Start(context.Background(), cluster.Options{Binary: server, Dir: s.dir, Nodes: s.nodes}); s.err == nil && s.ready != nil {
+			s.err = s.ready(s.c)
+		}
 	})
 	if s.err != nil {
 		t.Fatal(s.err)

@@ -34,6 +34,9 @@ type row struct {
 	lives bool
 	// long rows wait for more than a second or two.
 	long bool
+	// peer is what RabbitMQ 4.3.6 does instead, and why says why that differs; empty: it does the same,
+	// or the row is not about what it has.
+	peer, why string
 	// test runs the row if the suite's does not, and it holds: "package: Test, Test/part;
 	// package: Test", with packages by their folders.
 	test string
@@ -50,7 +53,7 @@ type suite struct {
 
 // suites are all tables, in the order of the document.
 var suites = []*suite{
-	&amqpRows, &ttlRows, &leaseRows, &deadRows, &policyRows, &limitRows, &headRows, &holdRows, &delayRows, &keepRows, &idleRows,
+	&amqpRows, &amqp10Rows, &amqp10KillRows, &ttlRows, &leaseRows, &deadRows, &policyRows, &limitRows, &headRows, &holdRows, &delayRows, &keepRows, &idleRows,
 	&scheduleRows, &clockRows, &orderRows, &forwardRows, &prefetchRows,
 	&deliveryRows, &parkedRows, &retryRows, &timeoutRows, &lockRows, &groupRows, &commandRows, &argumentRows, &typeRows, &localRows, &memberRows, &roughRows, &allStopRows, &localRoughRows, &explainRows, &verifyRows, &trafficRows, &fileRows, &clusterRows,
 }
@@ -99,7 +102,11 @@ func (s *suite) try(t *testing.T, r row, c *cluster.Cluster) {
 		if !s.rough {
 			t.Parallel()
 		}
-		one := newT(t, c, r.id)
+		id := r.id
+		if *peerAMQP != "" {
+			id += peerRun
+		}
+		one := newT(t, c, id)
 		if s.rough {
 			one.extra = electing
 		}
@@ -163,6 +170,14 @@ func table() []byte {
 				result = "differs: " + r.but
 			}
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.id, cell(r.what), test, cell(result))
+		}
+	}
+	b.WriteString("\n## Where AMQP 1.0 differs from RabbitMQ\n\n" +
+		"What RabbitMQ 4.3.6 does instead is held by the same rows, run with `-amqp10.rabbitmq` and `-amqp10.rabbitmq-http`.\n\n" +
+		"| row | quorate | RabbitMQ 4.3.6 | reason |\n|---|---|---|---|\n")
+	for _, r := range amqp10Rows.rows {
+		if r.peer != "" {
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.id, cell(r.what), cell(r.peer), cell(r.why))
 		}
 	}
 	return b.Bytes()
