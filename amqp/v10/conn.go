@@ -189,7 +189,7 @@ func (c *conn) Admit() bool {
 	if a == nil && c.alarm != nil || a != nil && c.alarm == nil {
 		c.SetBlocked(a != nil)
 		for _, s := range c.sessions {
-			s.setAlarm(a != nil)
+			s.counts.setAlarm(a != nil)
 		}
 		if a != nil {
 			c.Start(func() {

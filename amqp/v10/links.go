@@ -110,7 +110,7 @@ func (s *session) attachIncoming(l *link, a *wire.Attach) (next func()) {
 		return nil
 	}
 	return func() {
-		err := s.mayPublish(in)
+		err := in.mayPublish()
 		s.gate.Lock()
 		defer s.gate.Unlock()
 		if s.state != sessionOpen {
@@ -149,7 +149,8 @@ func (l *incomingLink) aim(t wire.Composite) *wire.Error {
 }
 
 // mayPublish returns why a link may not be opened. It blocks.
-func (s *session) mayPublish(l *incomingLink) error {
+func (l *incomingLink) mayPublish() error {
+	s := l.session
 	if l.isRelay {
 		return nil
 	}

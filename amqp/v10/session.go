@@ -232,42 +232,42 @@ func (s *session) perform(code byte, body []byte) (next func(), err *wire.Error)
 	case wire.CodeTransfer:
 		payload, e := wire.Decode(body, &s.transfer)
 		if e != nil {
-			return nil, s.undecodable(e)
+			return nil, s.conn.undecodable(e)
 		}
 		return s.receive(&s.transfer, payload)
 	case wire.CodeFlow:
 		if _, e := wire.Decode(body, &s.flow); e != nil {
-			return nil, s.undecodable(e)
+			return nil, s.conn.undecodable(e)
 		}
 		return nil, s.takeFlow(&s.flow)
 	case wire.CodeDisposition:
 		if _, e := wire.Decode(body, &s.disposition); e != nil {
-			return nil, s.undecodable(e)
+			return nil, s.conn.undecodable(e)
 		}
 		return nil, s.settle(&s.disposition)
 	case wire.CodeAttach:
 		a := new(wire.Attach)
 		if _, e := wire.Decode(bytes.Clone(body), a); e != nil { // it is answered later
-			return nil, s.undecodable(e)
+			return nil, s.conn.undecodable(e)
 		}
 		return s.attach(a)
 	case wire.CodeDetach:
 		d := new(wire.Detach)
 		if _, e := wire.Decode(body, d); e != nil {
-			return nil, s.undecodable(e)
+			return nil, s.conn.undecodable(e)
 		}
 		return s.detached(d), nil
 	}
 	d := new(wire.End)
 	if _, e := wire.Decode(body, d); e != nil {
-		return nil, s.undecodable(e)
+		return nil, s.conn.undecodable(e)
 	}
 	return s.endByClient(d), nil
 }
 
 // undecodable ends the connection.
-func (s *session) undecodable(err error) *wire.Error {
-	s.conn.fail(protocolError(err))
+func (c *conn) undecodable(err error) *wire.Error {
+	c.fail(protocolError(err))
 	return nil
 }
 
@@ -389,9 +389,6 @@ func (s *session) relieve(over *amqp.Account) bool {
 	})
 	return true
 }
-
-// setAlarm tells the client that it may not publish, or may again. The reader calls it.
-func (s *session) setAlarm(on bool) { s.counts.setAlarm(on) }
 
 // shut ends the session with its connection.
 func (s *session) shut() {
