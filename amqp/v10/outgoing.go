@@ -26,7 +26,7 @@ type outgoingLink struct {
 	limit    uint64 // of a message, in bytes; 0: none
 	pair     *pair  // whose requests it answers; nil: it is a consumer
 	queue    string
-	until    uint32        // the delivery-count up to which the client takes messages; under the gate
+	until    uint32 // the delivery-count up to which the client takes messages; under the gate
 
 	// Under counts.mu.
 	own     *sending      // its credit; nil: the broker has it

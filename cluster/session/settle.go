@@ -52,7 +52,9 @@ func (x *consumers) SettleAs(number uint64, ids []uint64, how *fsm.Settlement) e
 }
 
 // says reports whether a settlement has words of the client, which are kept until it is answered.
-func says(how *fsm.Settlement) bool { return how.Reason != "" || how.Description != "" || how.Annotations != nil }
+func says(how *fsm.Settlement) bool {
+	return how.Reason != "" || how.Description != "" || how.Annotations != nil
+}
 
 // settleAs sends a settlement. The lock is held.
 func (q *sessionQueue) settleAs(number uint64, ids []uint64, how *fsm.Settlement) {
