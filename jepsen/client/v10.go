@@ -39,7 +39,8 @@ type session10 struct {
 	came    uint32   // transfers
 	out     []byte   // reused
 
-	body []byte // of the frame that is read, reused
+	body  []byte // of the frame that is read, reused
+	beats bool   // the broker says something within idle
 }
 
 // sender10 is a link to publish on.
@@ -112,12 +113,35 @@ func dial10(ctx context.Context, dial Dialer, address string) (_ *session10, err
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, err
 	}
+	l.beats = true
 	go l.read()
+	go l.beat()
 	return l, nil
 }
 
 // ample is the window and the frame size that the client announces.
 const ample = 1 << 30
+
+// idle is how long the broker may say nothing, and twice how long the client does: a connection to a node that is gone
+// would stay for long otherwise.
+const idle = 10 * time.Second
+
+// beat says something now and then.
+func (l *session10) beat() {
+	for {
+		select {
+		case <-l.done:
+			return
+		case <-time.After(idle / 2):
+		}
+		l.mu.Lock()
+		_, err := l.conn.Write(frame10(0))
+		l.mu.Unlock()
+		if err != nil {
+			return // reading fails, too
+		}
+	}
+}
 
 // open makes the handshakes, all of which may be sent at once.
 func (l *session10) open(u *url.URL) error {
@@ -125,7 +149,7 @@ func (l *session10) open(u *url.URL) error {
 	_, err := l.conn.Write(Join([]byte("AMQP\x03\x01\x00\x00"),
 		frame10(1, performative(codeSASLInit, symbol10("PLAIN"), sized(0xb0, []byte("\x00"+u.User.Username()+"\x00"+password)))),
 		[]byte("AMQP\x00\x01\x00\x00"),
-		frame10(0, performative(codeOpen, string10("jepsen"), null, number10(ample))),
+		frame10(0, performative(codeOpen, string10("jepsen"), null, number10(ample), null, number10(uint32(idle.Milliseconds())))),
 		frame10(0, performative(codeBegin, null, number10(0), number10(ample), number10(ample)))))
 	if err != nil {
 		return err
@@ -187,6 +211,9 @@ func (l *session10) begun() error {
 func (l *session10) frame() (code byte, f list, payload []byte, err error) {
 	for {
 		var head [8]byte
+		if l.beats && l.in.Buffered() == 0 {
+			_ = l.conn.SetReadDeadline(time.Now().Add(idle)) // reading fails on a closed one anyway
+		}
 		if _, err = io.ReadFull(l.in, head[:]); err != nil {
 			return 0, f, nil, err
 		}
@@ -627,7 +654,6 @@ func (l *session10) Close() error {
 	_, err := l.conn.Write(frame10(0, performative(codeEnd)))
 	l.mu.Unlock()
 	if err == nil {
-		_ = l.conn.SetReadDeadline(time.Now().Add(dialTimeout)) // reading fails on a closed one anyway
 		<-l.done
 		l.mu.Lock()
 		defer l.mu.Unlock()

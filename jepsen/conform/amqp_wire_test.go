@@ -126,6 +126,9 @@ func (t *T) started(mechanism, response string, capabilities ...string) *client.
 
 const loginRefused = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
 
+// newestHeader is that of AMQP 1.0, which begins with a login.
+const newestHeader = "AMQP\x03\x01\x00\x00"
+
 var handshakeRows = []row{
 	{id: "A001", what: "the header is answered with connection.start and all its properties", run: func(t *T) {
 		r := t.dial()
@@ -152,10 +155,10 @@ var handshakeRows = []row{
 		_, err := r.Expect(10<<16 | 10)
 		t.must(err)
 	}},
-	{id: "A003", what: "a later version is answered with the supported one, then closed", run: func(t *T) { t.answersWith("AMQP\x00\x00\x0a\x00", client.ProtocolHeader) }},
-	{id: "A004", what: "other protocols are answered with the supported version; HTTP is told the HTTP port", run: func(t *T) {
-		for _, sent := range []string{"AMQP\x01\x01\x08\x00", "AMQP\x00\x01\x00\x00", "AMQP\x03\x01\x00\x00", "HELLOxyz", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"} {
-			t.answersWith(sent, client.ProtocolHeader)
+	{id: "A003", what: "a later version is answered with the newest that is spoken, then closed", run: func(t *T) { t.answersWith("AMQP\x00\x00\x0a\x00", newestHeader) }},
+	{id: "A004", what: "other protocols are answered with the newest version; HTTP is told the HTTP port", run: func(t *T) {
+		for _, sent := range []string{"AMQP\x01\x01\x08\x00", "AMQP\x00\x01\x00\x00", "HELLOxyz", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"} {
+			t.answersWith(sent, newestHeader)
 		}
 		t.answersWith("GET / HTTP/1.1\r\n\r\n", "HTTP/1.1 400 ")
 	}},

@@ -28,7 +28,8 @@ func Open(ctx context.Context, s *amqp.Session) (*Links, error) {
 	if err != nil {
 		return nil, err
 	}
-	in, err := s.NewReceiver(ctx, "/management", &amqp.ReceiverOptions{Name: "management", Properties: paired})
+	// A request is refused while there is no credit for its answer.
+	in, err := s.NewReceiver(ctx, "/management", &amqp.ReceiverOptions{Name: "management", Properties: paired, Credit: 8})
 	return &Links{out: out, in: in}, err
 }
 
