@@ -24,20 +24,21 @@ type Replay struct {
 	written int
 	enough  int           // input ends when this much is written; 0: at once
 	reached chan struct{} // closed then
+	waits   bool          // for reached; fixed
 	closed  bool
 }
 
 // NewReplay has a socket read first, and then repeat times again. It ends when enough octets are written, at once if that is
 // 0.
 func NewReplay(first, again []byte, repeat, enough int) *Replay {
-	return &Replay{first: first, again: again, repeat: repeat, at: first, enough: enough, reached: make(chan struct{})}
+	return &Replay{first: first, again: again, repeat: repeat, at: first, enough: enough, waits: enough > 0, reached: make(chan struct{})}
 }
 
 // Read implements net.Conn.
 func (m *Replay) Read(p []byte) (int, error) {
 	for len(m.at) == 0 {
 		if m.repeat == 0 {
-			if m.enough > 0 {
+			if m.waits {
 				<-m.reached
 			}
 			if m.Until != nil {
