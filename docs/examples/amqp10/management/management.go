@@ -22,14 +22,14 @@ type Links struct {
 // Open attaches the pair in a session.
 func Open(ctx context.Context, s *amqp.Session) (*Links, error) {
 	paired := map[string]any{"paired": true}
-	out, err := s.NewSender(ctx, "/management", &amqp.SenderOptions{
-		Name: "management", Properties: paired, SettlementMode: amqp.SenderSettleModeSettled.Ptr(),
-	})
+	// A request is refused while there is no credit for its answer, which the receiver gives when it is attached.
+	in, err := s.NewReceiver(ctx, "/management", &amqp.ReceiverOptions{Name: "management", Properties: paired, Credit: 8})
 	if err != nil {
 		return nil, err
 	}
-	// A request is refused while there is no credit for its answer.
-	in, err := s.NewReceiver(ctx, "/management", &amqp.ReceiverOptions{Name: "management", Properties: paired, Credit: 8})
+	out, err := s.NewSender(ctx, "/management", &amqp.SenderOptions{
+		Name: "management", Properties: paired, SettlementMode: amqp.SenderSettleModeSettled.Ptr(),
+	})
 	return &Links{out: out, in: in}, err
 }
 
