@@ -80,7 +80,15 @@ func (c *counts) begin(l *incomingLink, count, limit uint32) {
 	defer c.mu.Unlock()
 	c.incoming++
 	l.credit.begin(count, limit)
-	if !c.closed {
+	if l.pair == nil || l.pair.mayAnswer() {
+		c.tellCredit(l)
+	}
+}
+
+// tellCredit tells the client of the credit with which a link begins, unless it knows. mu is held.
+func (c *counts) tellCredit(l *incomingLink) {
+	if !c.closed && !l.gone && !l.told {
+		l.told = true
 		c.pushCredit(l)
 	}
 }

@@ -35,7 +35,10 @@ type incomingLink struct {
 	queue    fsm.QueueID // to which they go; 0: to an exchange
 	assembly assembly
 
+	pair *pair // whose requests come on it; nil: it is for messages
+
 	// Under counts.mu.
+	told   bool // the client knows of its first credit
 	credit receiving
 	gone   bool
 }

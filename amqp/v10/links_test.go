@@ -41,7 +41,7 @@ func (r *raw) mustAttach(a *wire.Attach) *wire.Attach {
 	r.t.Helper()
 	r.send(channel, a)
 	answer := expect[*wire.Attach](r)
-	if !a.Role {
+	if to, ok := a.Target.(*wire.Target); !a.Role && !(ok && to.Address.Value == "/management") {
 		expect[*wire.Flow](r)
 	}
 	return answer

@@ -79,7 +79,7 @@ func (x *pairs) attach(l *link, a *wire.Attach) {
 		return
 	}
 	p.requests = l
-	l.in = &incomingLink{session: s, handle: l.handle, isRelay: true, assembly: assembly{mode: a.SndSettleMode, limit: maxRequest}}
+	l.in = &incomingLink{session: s, handle: l.handle, isRelay: true, pair: p, assembly: assembly{mode: a.SndSettleMode, limit: maxRequest}}
 	answer.MaxMessageSize = maxRequest
 	s.conn.out.push(s.channel, answer)
 	s.counts.begin(l.in, a.InitialDeliveryCount.Or(0), pairCredit)
@@ -193,6 +193,9 @@ func (x *pairs) answer(l *outgoingLink, answer []byte) {
 	s.counts.sendAnswer(l, answer)
 }
 
+// mayAnswer reports whether there is credit for an answer. counts.mu is held.
+func (p *pair) mayAnswer() bool { return p.answers != nil && p.answers.own.left > 0 }
+
 // mayAnswer reports whether a link can answer one more request.
 func (c *counts) mayAnswer(l *outgoingLink) bool {
 	c.mu.Lock()
@@ -225,6 +228,10 @@ func (c *counts) flowOwn(l *outgoingLink, f *wire.Flow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l.own.flow(f)
+	// A client that waits for credit never asks what cannot be answered.
+	if p := l.pair; p != nil && p.mayAnswer() && p.requests != nil && p.requests.in != nil {
+		c.tellCredit(p.requests.in)
+	}
 	if !c.closed && (f.Drain || f.Echo) && c.flows < maxQueued {
 		c.holdFlow(l, fsm.LinkState{DeliveryCount: l.own.count, Credit: l.own.left, Drained: f.Drain})
 		c.pump()

@@ -363,6 +363,9 @@ func (r *raw) mustPair(credit uint32) {
 	r.send(channel, &wire.Flow{
 		NextIncomingID: wire.Some[uint32](0), IncomingWindow: 100, Handle: wire.Some[uint32](1), DeliveryCount: wire.Some[uint32](0), LinkCredit: wire.Some(credit),
 	})
+	if credit > 0 {
+		expect[*wire.Flow](r)
+	}
 }
 
 // request renders a request.
@@ -410,9 +413,6 @@ func TestRequestsOfAnyClient(t *testing.T) {
 	if a := expect[*wire.Attach](r); !a.Role || a.Target.(*wire.Target).Address.Value != "/management" || len(a.Properties) == 0 {
 		t.Fatalf("%+v", a)
 	}
-	if f := expect[*wire.Flow](r); f.Handle.Value != 0 || f.LinkCredit.Value != 8 {
-		t.Fatalf("%+v", f)
-	}
 	third := aHalf(true)
 	third.Handle = 2
 	r.send(channel, third)
@@ -421,6 +421,9 @@ func TestRequestsOfAnyClient(t *testing.T) {
 	r.send(channel, &wire.Flow{
 		NextIncomingID: wire.Some[uint32](0), IncomingWindow: 100, Handle: wire.Some[uint32](1), DeliveryCount: wire.Some[uint32](0), LinkCredit: wire.Some[uint32](100),
 	})
+	if f := expect[*wire.Flow](r); f.Handle.Value != 0 || f.LinkCredit.Value != 8 {
+		t.Fatalf("%+v", f)
+	}
 	id := uint32(0)
 	for _, raw := range []wire.RawValue{
 		text("a"), text(strings.Repeat("a", 300)), wire.AppendUlong(nil, 0), wire.AppendUlong(nil, 1<<40), wire.AppendBinary(nil, "b"),
@@ -538,6 +541,39 @@ func TestRequestsWithoutAnswer(t *testing.T) {
 			prepare(r)
 			r.ask(1, get)
 			mustCondition(t, expect[*wire.End](r, &wire.Flow{}).Error, wire.ConditionPreconditionFailed, "cannot be answered")
+		})
+	}
+}
+
+// A client has credit for requests once their answers have some, whichever half comes first.
+func TestRequestsWaitForCredit(t *testing.T) {
+	s := mustServe(t, nil)
+	flow := func(credit uint32) *wire.Flow {
+		return &wire.Flow{NextIncomingID: wire.Some[uint32](0), IncomingWindow: 100, Handle: wire.Some[uint32](1), DeliveryCount: wire.Some[uint32](0), LinkCredit: wire.Some(credit)}
+	}
+	attach := func(r *raw, receives bool) {
+		r.send(channel, aHalf(receives))
+		expect[*wire.Attach](r) // and no flow before it
+	}
+	for name, open := range map[string]func(*raw){
+		"requests first": func(r *raw) {
+			attach(r, false)
+			attach(r, true)
+			r.send(channel, flow(0))
+			r.send(channel, flow(3))
+		},
+		"answers first": func(r *raw) {
+			attach(r, true)
+			r.send(channel, flow(3))
+			attach(r, false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := s.mustOpen()
+			open(r)
+			if f := expect[*wire.Flow](r); f.Handle.Or(9) != 0 || f.LinkCredit.Value != 8 {
+				t.Errorf("%+v", f)
+			}
 		})
 	}
 }

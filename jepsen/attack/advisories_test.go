@@ -50,7 +50,7 @@ func TestAdvisories(t *testing.T) {
 		if err := r.Write([]byte("PROXY TCP4 127.0.0.1 127.0.0.1 1 5672\r\n" + client.ProtocolHeader)); err != nil {
 			t.Fatal(err)
 		}
-		if answer, err := r.Bytes(patience); err != nil || string(answer) != client.ProtocolHeader {
+		if answer, err := r.Bytes(patience); err != nil || string(answer) != "AMQP\x03\x01\x00\x00" {
 			t.Errorf("a proxy's header: %q, %v", answer, err)
 		}
 	})
