@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/Azure/go-amqp"
@@ -168,17 +167,7 @@ func (x *consumed) purge() {
 // TestBothProtocolsSay has messages say the same in both protocols: exchanges, delays, groups and dead letters
 // take it for the same.
 func TestBothProtocolsSay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(1, 3)
-		defer w.close()
-		for _, name := range w.names {
-			go w.start(name)
-		}
-		if !w.awaitReady() {
-			t.Fatal("not all nodes serve clients")
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-		defer cancel()
+	inWorld(t, func(ctx context.Context, t *testing.T, w *world) {
 		conn, ch, err := w.connect(ctx, w.dialer("declarer"), w.names...)
 		if err != nil {
 			t.Fatal(err)
@@ -257,17 +246,7 @@ func TestBothProtocolsSay(t *testing.T) {
 // TestWay10 has a message of AMQP 1.0 wait at a delayed exchange, be forwarded, die of its age and be received
 // at another node: what it carries is as it was, and its annotations say what has become of it.
 func TestWay10(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(1, 3)
-		defer w.close()
-		for _, name := range w.names {
-			go w.start(name)
-		}
-		if !w.awaitReady() {
-			t.Fatal("not all nodes serve clients")
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-		defer cancel()
+	inWorld(t, func(ctx context.Context, t *testing.T, w *world) {
 		conn, ch, err := w.connect(ctx, w.dialer("declarer"), w.names...)
 		if err != nil {
 			t.Fatal(err)

@@ -84,17 +84,7 @@ func (m *manager10) mustLocations(ctx context.Context, query string) (locations 
 // What one node is told all others know, a leader change in between changes nothing, and what cannot be decided is not
 // available.
 func TestManagement10(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(1, 3)
-		defer w.close()
-		for _, name := range w.names {
-			go w.start(name)
-		}
-		if !w.awaitReady() {
-			t.Fatal("not all nodes serve clients")
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-		defer cancel()
+	inWorld(t, func(ctx context.Context, t *testing.T, w *world) {
 		type object = map[string]any
 		null := amqp.Null{}
 		a := w.manage10(ctx, t, "a", w.names[0])
@@ -184,17 +174,7 @@ func TestManagement10(t *testing.T) {
 
 // Queues that are there for a link, and replies, cross nodes and protocols; what is gone is gone at all nodes.
 func TestDynamicNodes10(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(1, 3)
-		defer w.close()
-		for _, name := range w.names {
-			go w.start(name)
-		}
-		if !w.awaitReady() {
-			t.Fatal("not all nodes serve clients")
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-		defer cancel()
+	inWorld(t, func(ctx context.Context, t *testing.T, w *world) {
 		here := w.dial10(ctx, t, "here", w.names[0])
 		there := w.manage10(ctx, t, "there", w.names[1])
 		own, err := here.NewReceiver(ctx, "", &amqp.ReceiverOptions{Name: "link", DynamicAddress: true, Credit: 5})

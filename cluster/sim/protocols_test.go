@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/Azure/go-amqp"
@@ -77,17 +76,7 @@ func (b *both) next(deliveries <-chan rabbit.Delivery) rabbit.Delivery {
 
 // Clients of both protocols share queues, exchanges, counts and histories, and answer each other's requests.
 func TestProtocolsTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(1, 3)
-		defer w.close()
-		for _, name := range w.names {
-			go w.start(name)
-		}
-		if !w.awaitReady() {
-			t.Fatal("not all nodes serve clients")
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		defer cancel()
+	inWorld(t, func(ctx context.Context, t *testing.T, w *world) {
 		conn, ch, err := w.connect(ctx, w.dialer("old"), w.names[0])
 		if err != nil {
 			t.Fatal(err)

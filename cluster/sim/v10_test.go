@@ -12,6 +12,23 @@ import (
 	rabbit "github.com/rabbitmq/amqp091-go"
 )
 
+// inWorld runs a test of clients in a world of three nodes that serve them, within ten virtual minutes.
+func inWorld(t *testing.T, test func(ctx context.Context, t *testing.T, w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(1, 3)
+		defer w.close()
+		for _, name := range w.names {
+			go w.start(name)
+		}
+		if !w.awaitReady() {
+			t.Fatal("not all nodes serve clients")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		test(ctx, t, w)
+	})
+}
+
 // dial10 connects a client of AMQP 1.0 to a node.
 func (w *world) dial10(ctx context.Context, t *testing.T, name, node string) *amqp.Session {
 	t.Helper()
@@ -34,17 +51,7 @@ func (w *world) dial10(ctx context.Context, t *testing.T, name, node string) *am
 // A client of AMQP 1.0 publishes at one node, another one receives at another, and the leader of their queue is killed:
 // what was accepted comes, in order, byte for byte.
 func TestProtocol10(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(1, 3)
-		defer w.close()
-		for _, name := range w.names {
-			go w.start(name)
-		}
-		if !w.awaitReady() {
-			t.Fatal("not all nodes serve clients")
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		defer cancel()
+	inWorld(t, func(ctx context.Context, t *testing.T, w *world) {
 		conn, ch, err := w.connect(ctx, w.dialer("declarer"), w.names...)
 		if err != nil {
 			t.Fatal(err)
@@ -126,17 +133,7 @@ func (w *world) mustQueue(ctx context.Context, t *testing.T, name string, args r
 // queue is killed: what it was answered as accepted never comes again. What it has held for too long is released by the
 // next leader.
 func TestAnswersAcrossLeaders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(2, 3)
-		defer w.close()
-		for _, name := range w.names {
-			go w.start(name)
-		}
-		if !w.awaitReady() {
-			t.Fatal("not all nodes serve clients")
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-		defer cancel()
+	inWorld(t, func(ctx context.Context, t *testing.T, w *world) {
 		leader, others := w.mustQueue(ctx, t, "q", rabbit.Table{"x-consumer-timeout": 60_000})
 		sender, err := w.dial10(ctx, t, "sender", others[0]).NewSender(ctx, "/queues/q", nil)
 		if err != nil {
