@@ -543,7 +543,7 @@ func delivery10(b []byte) (d amqp.Delivery) {
 			}
 		case sectionAnnotations:
 			if bytes.Contains(value[:size10(value)], []byte("x-opt-deaths")) {
-				d.Headers, d.Redelivered = amqp.Table{"x-death": deaths10(value)}, false // whether it is cannot be told
+				d.Headers = amqp.Table{"x-death": deaths10(value)} // a dead letter always says that it may be redelivered
 			}
 		case sectionProperties:
 			f, _ := fields(value)
