@@ -313,13 +313,17 @@ func (s *session) Settle(token uint64, ids []uint64, outcome fsm.Outcome) {
 	}
 }
 
-// SettleAs is Settle, and tells at once.
+// SettleAs is Settle, and tells at once, unless nothing was ever given: what is shown is not.
 func (s *session) SettleAs(token uint64, ids []uint64, how *fsm.Settlement) error {
 	if err := s.broker.failure("SettleAs"); err != nil {
 		return err
 	}
 	var lost []uint64
 	s.broker.mu.Lock()
+	if s.held[token] == nil {
+		s.broker.mu.Unlock()
+		return nil
+	}
 	for _, id := range ids {
 		if h := s.held[token]; h == nil || h.messages[id] == nil || how.Outcome == fsm.Defer && s.broker.deferred[how.Deferral] {
 			lost = append(lost, id)

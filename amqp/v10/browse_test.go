@@ -2,6 +2,7 @@ package v10_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	client "github.com/Azure/go-amqp"
@@ -111,5 +112,32 @@ func TestClientBrowses(t *testing.T) {
 	}()
 	if err != nil || info.Ready != 20 || info.Consumers != 0 {
 		t.Errorf("%+v %v", info, err)
+	}
+}
+
+// A client that waits for the answer to an outcome has it at once: there is nobody whom the broker could ask.
+func TestOutcomesOfBrowser(t *testing.T) {
+	s := mustServe(t, nil)
+	s.mustDeclare("q")
+	s.mustFill("q", "1", "2", "3", "4")
+	for mode := range byte(2) {
+		r := s.mustOpen()
+		in := aReceiver("/queues/q")
+		in.RcvSettleMode, in.Source.DistributionMode = mode, "copy"
+		in.Properties = wire.EndMap(wire.AppendString(wire.AppendSymbol(wire.StartMap(nil), "x-late-settle"), "error"), 0, 1)
+		r.mustAttach(in)
+		r.credit(wire.Flow{LinkCredit: wire.Some[uint32](4)})
+		for range 4 {
+			r.receive()
+		}
+		r.outcome(0, 1, false, accepted)
+		r.mustTell("0-1:2", true)
+		r.outcome(2, 2, false, modified("x-opt-deferral-token", wire.AppendString(nil, "t")))
+		r.mustTell("2-2:5", true)
+		r.outcome(3, 3, true, wire.State{Kind: wire.StateRejected, Rejected: wire.Rejected{Error: wire.Errorf("mine", "bad")}})
+		r.quiet(4)
+	}
+	if j := s.broker.Journal(); strings.Contains(strings.Join(j, "\n"), "settle") {
+		t.Errorf("the broker is told: %q", j)
 	}
 }

@@ -224,11 +224,11 @@ func (c *counts) holdFlow(l *outgoingLink, now fsm.LinkState) {
 	}})
 }
 
-// take takes the unsettled deliveries of a range and appends them to dst. known: there are some, or what others are
+// take takes the unsettled deliveries of a range and appends them to dst. known: there are some, or what some of it are
 // settled with is not decided.
 func (c *counts) take(first, last uint32, dst []delivery) (all []delivery, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deliveries.each(first, last, true, func(d delivery) { dst = append(dst, d) })
-	return dst, len(dst) > 0 || len(c.awaited) > 0
+	return dst, len(dst) > 0 || c.awaits(first, last)
 }
