@@ -26,7 +26,6 @@ type counts struct {
 	incoming   int                      // links
 	deliveries unsettled
 	held       []heldSend          // nothing behind it is sent before it
-	flows      int                 // of these
 	awaited    map[uint64]*awaited // settlements without an answer, by number; their deliveries are in no other list
 	// The last number used.
 	lastAwaited uint64

@@ -225,7 +225,7 @@ func (c *counts) flowOwn(l *outgoingLink, f *wire.Flow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l.own.flow(f)
-	if !c.closed && (f.Drain || f.Echo) && c.flows < maxQueued {
+	if !c.closed && (f.Drain || f.Echo) {
 		c.holdFlow(l, fsm.LinkState{DeliveryCount: l.own.count, Credit: l.own.left, Drained: f.Drain})
 		c.pump()
 	}
