@@ -31,7 +31,7 @@ type publisher struct {
 
 // init must be called first; p must not be moved afterwards.
 func (p *publisher) init(s *session) {
-	p.session, p.outcomes.channel = s, s.channel
+	p.session, p.outcomes.channel, p.outcomes.expect = s, s.channel, s.conn.Out.Expect
 	p.ofMessage, p.publishing.Headers = p.property, p.headers
 }
 
