@@ -182,10 +182,18 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 	b.changed.Broadcast()
 	if p.Exchange == fsm.CommandExchange && b.command != nil {
 		kept, why := b.command(p)
-		if len(kept) > 0 {
-			s.event(func(e fsm.SessionEvents) { e.Kept(kept) })
+		number := p.Number
+		tell := func() {
+			if len(kept) > 0 {
+				s.event(func(e fsm.SessionEvents) { e.Kept(kept) })
+			}
+			s.confirm(number, why)
 		}
-		s.confirm(p.Number, why)
+		if b.holdSettled {
+			b.heldSettled = append(b.heldSettled, tell)
+		} else {
+			tell()
+		}
 		return true, nil
 	}
 	if err := s.check(p); err != nil {

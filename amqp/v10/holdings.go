@@ -1,8 +1,10 @@
 package v10
 
 import (
+	"maps"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/quorate/quorate/fsm"
 )
@@ -11,7 +13,14 @@ import (
 // of its link, that of a delivery its id.
 //
 // A command that settles a delivery takes it when it is published, as a disposition does. If the command does not settle
-// it the delivery is back before the client has the outcome.
+// it the delivery is back before the client has the outcome, and what the broker has said of it meanwhile is told then.
+
+// taken is a delivery that a command has taken and that may come back.
+type taken struct {
+	delivery
+	by       uint64 // the command's number
+	released bool   // the broker has taken it back meanwhile, see unsettled.lose
+}
 
 // First is the first delivery-id.
 func (c *counts) First() uint64 { return 0 }
@@ -40,7 +49,14 @@ func (c *counts) find(id uint64, take bool) (h fsm.Held, ok bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.deliveries.each(uint32(id), uint32(id), take, func(d delivery) { h, ok = d.held(), true })
+	c.deliveries.each(uint32(id), uint32(id), take, func(d delivery) {
+		if h, ok = d.held(), true; take {
+			if c.taken == nil {
+				c.taken = map[uint64]*taken{}
+			}
+			c.taken[d.id] = &taken{delivery: d, by: c.command}
+		}
+	})
 	return h, ok
 }
 
@@ -80,11 +96,53 @@ func (c *counts) keep(list []fsm.Held) {
 	}
 	for _, h := range list {
 		if l := c.links[h.Consumer]; l != nil {
-			c.deliveries.keep(delivery{id: h.Tag, link: l, number: h.ID})
+			c.keepOne(l, h)
 			continue
 		}
 		c.session.post(func() { c.session.broker.Settle(h.Consumer, []uint64{h.ID}, fsm.Requeue) })
 	}
+}
+
+// keepOne gives back a delivery of a link. mu is held.
+func (c *counts) keepOne(l *outgoingLink, h fsm.Held) {
+	t := c.taken[h.Tag]
+	if t == nil {
+		t = &taken{delivery: delivery{id: h.Tag, link: l, number: h.ID}}
+	}
+	delete(c.taken, h.Tag)
+	c.deliveries.keep(t.delivery)
+	if t.lapses { // a lapse may have come in vain
+		c.lapses = append(c.lapses, lapse{t.id, time.Now().Add(lapseAfter)})
+		c.awaitLapse()
+	}
+	if t.released {
+		c.out.Lock()
+		defer c.out.Unlock()
+		c.pushReleased(uint32(t.id), uint32(t.id))
+	}
+}
+
+// loseTaken is unsettled.lose for deliveries that commands have taken. The client is told of them if they come back. mu is held.
+func (c *counts) loseTaken(l *outgoingLink, numbers []uint64, lapses bool) {
+	for _, t := range c.taken {
+		if _, is := slices.BinarySearch(numbers, t.number); is && t.link == l && !t.lost {
+			t.lost, t.lapses, t.released = true, lapses, true
+		}
+	}
+}
+
+// commanded is called before a command is published, whose number this is.
+func (c *counts) commanded(number uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.command = number
+}
+
+// answered forgets what commands have taken that have their outcomes.
+func (c *counts) answered(first, last uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.taken, func(_ uint64, t *taken) bool { return first <= t.by && t.by <= last })
 }
 
 // keep makes a delivery that was settled unsettled again.

@@ -3,6 +3,7 @@ package v10
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/amqp/message"
@@ -17,6 +18,7 @@ import (
 type publisher struct {
 	session  *session
 	outcomes outcomes
+	commands atomic.Bool // there were some
 
 	// Of the message that is being published, reused.
 	message    wire.Message
@@ -90,6 +92,10 @@ func (p *publisher) publish(l *link, encoded []byte) (next func(), err *wire.Err
 
 // route publishes a message that has its number.
 func (p *publisher) route(l *link, out *fsm.Publish) (next func(), err *wire.Error) {
+	if out.Holdings != nil {
+		p.commands.Store(true)
+		p.session.counts.commanded(out.Number)
+	}
 	routed, e := p.session.broker.Publish(out)
 	switch {
 	case errors.Is(e, fsm.ErrNotFresh):
@@ -233,6 +239,9 @@ func (p *publisher) resolve(first, last uint64, state wire.Outcome, why *wire.Er
 		}
 	})
 	s := p.session
+	if p.commands.Load() {
+		s.counts.answered(first, last)
+	}
 	s.conn.Flow.Release(count, bytes)
 	if queue {
 		s.conn.out.queue(&p.outcomes)
