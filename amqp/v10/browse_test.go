@@ -2,6 +2,7 @@ package v10_test
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -140,4 +141,37 @@ func TestOutcomesOfBrowser(t *testing.T) {
 	if j := s.broker.Journal(); strings.Contains(strings.Join(j, "\n"), "settle") {
 		t.Errorf("the broker is told: %q", j)
 	}
+}
+
+// What a large head took while it was rendered is not kept for each session and connection.
+func TestLargeHeadsAreNotKept(t *testing.T) {
+	s := mustServe(t, nil)
+	s.mustDeclare("q")
+	const large = 2 << 20
+	annotations := wire.AppendString(wire.AppendSymbol(wire.StartMap(nil), "x-large"), strings.Repeat("x", large))
+	bare, err := fsm.AppendBareHead(nil, "", "q", fsm.BareHeader{Priority: -1, TTL: -1}, wire.EndMap(annotations, 0, 1), nil)
+	must(t, err)
+	s.broker.Inject("q", fsm.Message{Payload: append(bare, message("x")...)})
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	const n = 24
+	before := heap()
+	var all []*raw
+	for range n {
+		r := s.mustOpen()
+		in := aReceiver("/queues/q")
+		in.Source.DistributionMode = "copy"
+		r.mustAttach(in)
+		r.credit(wire.Flow{LinkCredit: wire.Some[uint32](1)})
+		r.receive()
+		all = append(all, r)
+	}
+	if grown := heap() - before; grown > n/2*large {
+		t.Errorf("%d octets are kept by %d clients", grown, len(all))
+	}
+	runtime.KeepAlive(all)
 }
