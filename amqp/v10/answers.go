@@ -95,10 +95,9 @@ func (c *counts) answerShown(a *awaited) {
 	}
 }
 
-// awaits reports whether the client waits for the answer to an outcome of a range. mu is held.
-func (c *counts) awaits(first, last uint32) bool {
-	from, to := c.deliveries.whole(first), c.deliveries.whole(last)
-	for _, a := range c.awaited {
+// awaits reports whether the client waits for the answer to an outcome of a range of ids.
+func awaits(all map[uint64]*awaited, from, to int64) bool {
+	for _, a := range all {
 		if a.answered && slices.ContainsFunc(a.of, func(d delivery) bool { return from <= int64(d.id) && int64(d.id) <= to }) {
 			return true
 		}

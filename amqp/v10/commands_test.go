@@ -286,3 +286,35 @@ func TestLossDuringACommand(t *testing.T) {
 		}
 	})
 }
+
+// Commands about all deliveries up to one are not about what was only shown: nobody holds that.
+func TestCommandsLeaveOutWhatIsShown(t *testing.T) {
+	s := mustServe(t, nil)
+	s.mustDeclare("q", "shown")
+	s.mustFill("q", "1")
+	s.mustFill("shown", "1")
+	r := s.mustOpen()
+	shown := aReceiver("/queues/shown")
+	shown.Source.DistributionMode = "copy"
+	r.mustAttach(shown)
+	r.credit(wire.Flow{LinkCredit: wire.Some[uint32](1)})
+	r.receive()
+	held := aReceiver("/queues/q")
+	held.Name, held.Handle = "held", 1
+	r.mustAttach(held)
+	r.send(channel, &wire.Flow{NextIncomingID: wire.Some[uint32](1), IncomingWindow: 100, Handle: wire.Some[uint32](1), LinkCredit: wire.Some[uint32](1)})
+	r.receive()
+	out := aSender("/exchanges/amq.quorate.command/verb")
+	out.Name, out.Handle = "commands", 2
+	r.mustAttach(out)
+	var found []fsm.Held
+	s.broker.OnCommand(func(p *fsm.Publish) ([]fsm.Held, error) {
+		found = p.Holdings.UpTo(1)
+		return nil, nil
+	})
+	r.transfer(&wire.Transfer{Handle: 2, DeliveryID: wire.Some[uint32](0), DeliveryTag: []byte("t")}, command("/queues/a", message("x")))
+	mustKind(t, expect[*wire.Disposition](r, &wire.Flow{}), wire.StateAccepted, "")
+	if len(found) != 1 || found[0].Tag != 1 {
+		t.Errorf("found %+v", found)
+	}
+}

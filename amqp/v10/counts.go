@@ -29,8 +29,7 @@ type counts struct {
 	awaited    map[uint64]*awaited // settlements without an answer, by number; their deliveries are in no other list
 	// The last number used.
 	lastAwaited uint64
-	taken       map[uint64]*taken // by commands without an outcome, by id
-	command     uint64            // that is being published
+	taken       takings
 	answers     answers
 	// lapses are the deliveries whose locks have ended, in this order; lapse is nil while there are none.
 	lapses []lapse
@@ -58,7 +57,7 @@ func (c *counts) close() {
 	for i := range c.held {
 		c.forgetAnswer(&c.held[i])
 	}
-	c.closed, c.held, c.links, c.awaited, c.lapses, c.taken = true, nil, nil, nil, nil, nil
+	c.closed, c.held, c.links, c.awaited, c.lapses, c.taken = true, nil, nil, nil, nil, takings{}
 }
 
 // transfer counts a frame of the client. false: it had no window.

@@ -15,11 +15,48 @@ import (
 // A command that settles a delivery takes it when it is published, as a disposition does. If the command does not settle
 // it the delivery is back before the client has the outcome, and what the broker has said of it meanwhile is told then.
 
-// taken is a delivery that a command has taken and that may come back.
+// takings are deliveries that commands have taken and that may come back. counts.mu guards them.
+type takings struct {
+	all     map[uint64]*taken // by id
+	command uint64            // that is being published
+}
+
+// taken is a delivery that a command has taken.
 type taken struct {
 	delivery
 	by       uint64 // the command's number
-	released bool   // the broker has taken it back meanwhile, see unsettled.lose
+	released bool   // the broker has taken it back meanwhile
+}
+
+func (x *takings) add(d delivery) {
+	if x.all == nil {
+		x.all = map[uint64]*taken{}
+	}
+	x.all[d.id] = &taken{delivery: d, by: x.command}
+}
+
+// lose is unsettled.lose for these. The client is told if they come back.
+func (x *takings) lose(l *outgoingLink, numbers []uint64, lapses bool) {
+	for _, t := range x.all {
+		if _, is := slices.BinarySearch(numbers, t.number); is && t.link == l && !t.lost {
+			t.lost, t.lapses, t.released = true, lapses, true
+		}
+	}
+}
+
+// back returns a delivery of a link that comes back.
+func (x *takings) back(l *outgoingLink, h fsm.Held) *taken {
+	t := x.all[h.Tag]
+	if t == nil {
+		return &taken{delivery: delivery{id: h.Tag, link: l, number: h.ID}}
+	}
+	delete(x.all, h.Tag)
+	return t
+}
+
+// answered forgets those of commands that have their outcomes.
+func (x *takings) answered(first, last uint64) {
+	maps.DeleteFunc(x.all, func(_ uint64, t *taken) bool { return first <= t.by && t.by <= last })
 }
 
 // First is the first delivery-id.
@@ -51,18 +88,15 @@ func (c *counts) find(id uint64, take bool) (h fsm.Held, ok bool) {
 	defer c.mu.Unlock()
 	c.deliveries.each(uint32(id), uint32(id), take, func(d delivery) {
 		if h, ok = d.held(), true; take {
-			if c.taken == nil {
-				c.taken = map[uint64]*taken{}
-			}
-			c.taken[d.id] = &taken{delivery: d, by: c.command}
+			c.taken.add(d)
 		}
 	})
 	return h, ok
 }
 
-// UpTo returns the unsettled deliveries up to one, in order.
+// UpTo returns the unsettled deliveries up to one, in order, without those that are only shown.
 func (c *counts) UpTo(last uint64) []fsm.Held {
-	return c.holdings(func(u *unsettled, d delivery) bool { return int64(d.id) <= u.whole(uint32(last)) })
+	return c.holdings(func(u *unsettled, d delivery) bool { return !d.link.copies && int64(d.id) <= u.whole(uint32(last)) })
 }
 
 // Of returns the unsettled deliveries of a consumer, in order.
@@ -105,11 +139,7 @@ func (c *counts) keep(list []fsm.Held) {
 
 // keepOne gives back a delivery of a link. mu is held.
 func (c *counts) keepOne(l *outgoingLink, h fsm.Held) {
-	t := c.taken[h.Tag]
-	if t == nil {
-		t = &taken{delivery: delivery{id: h.Tag, link: l, number: h.ID}}
-	}
-	delete(c.taken, h.Tag)
+	t := c.taken.back(l, h)
 	c.deliveries.keep(t.delivery)
 	if t.lapses { // a lapse may have come in vain
 		c.lapses = append(c.lapses, lapse{t.id, time.Now().Add(lapseAfter)})
@@ -120,29 +150,6 @@ func (c *counts) keepOne(l *outgoingLink, h fsm.Held) {
 		defer c.out.Unlock()
 		c.pushReleased(uint32(t.id), uint32(t.id))
 	}
-}
-
-// loseTaken is unsettled.lose for deliveries that commands have taken. The client is told of them if they come back. mu is held.
-func (c *counts) loseTaken(l *outgoingLink, numbers []uint64, lapses bool) {
-	for _, t := range c.taken {
-		if _, is := slices.BinarySearch(numbers, t.number); is && t.link == l && !t.lost {
-			t.lost, t.lapses, t.released = true, lapses, true
-		}
-	}
-}
-
-// commanded is called before a command is published, whose number this is.
-func (c *counts) commanded(number uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.command = number
-}
-
-// answered forgets what commands have taken that have their outcomes.
-func (c *counts) answered(first, last uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	maps.DeleteFunc(c.taken, func(_ uint64, t *taken) bool { return first <= t.by && t.by <= last })
 }
 
 // keep makes a delivery that was settled unsettled again.

@@ -93,8 +93,7 @@ func (p *publisher) publish(l *link, encoded []byte) (next func(), err *wire.Err
 // route publishes a message that has its number.
 func (p *publisher) route(l *link, out *fsm.Publish) (next func(), err *wire.Error) {
 	if out.Holdings != nil {
-		p.commands.Store(true)
-		p.session.counts.commanded(out.Number)
+		p.commanded(out.Number)
 	}
 	routed, e := p.session.broker.Publish(out)
 	switch {
@@ -240,7 +239,7 @@ func (p *publisher) resolve(first, last uint64, state wire.Outcome, why *wire.Er
 	})
 	s := p.session
 	if p.commands.Load() {
-		s.counts.answered(first, last)
+		p.answered(first, last)
 	}
 	s.conn.Flow.Release(count, bytes)
 	if queue {

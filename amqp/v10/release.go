@@ -57,7 +57,7 @@ func (c *counts) unlocked(consumer uint64, numbers []uint64) bool {
 // ids. Those whose outcome is on its way are none of these: its answer says it. lapses is as in unsettled.lose. mu is held.
 func (c *counts) release(l *outgoingLink, numbers []uint64, lapses bool) (ids []uint64) {
 	c.deliveries.lose(l, numbers, lapses, func(d delivery) { ids = append(ids, d.id) })
-	c.loseTaken(l, numbers, lapses)
+	c.taken.lose(l, numbers, lapses)
 	tell := ids
 	for i := range c.held {
 		h := &c.held[i]

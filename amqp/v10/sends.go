@@ -222,7 +222,7 @@ func (c *counts) holdFlow(l *outgoingLink, now fsm.LinkState) {
 		Handle: wire.Some(l.handle), DeliveryCount: wire.Some(now.DeliveryCount), LinkCredit: wire.Some(now.Credit),
 		Available: wire.Some(uint32(min(now.Available, 1<<32-1))), Drain: now.Drained,
 	}
-	if h := c.lastOf(l); h != nil && h.frames == 0 && h.flow.Properties == nil {
+	if h := lastOf(c.held, l); h != nil && h.frames == 0 && h.flow.Properties == nil {
 		f.Drain = f.Drain || h.flow.Drain
 		h.flow = f
 		return
@@ -230,11 +230,11 @@ func (c *counts) holdFlow(l *outgoingLink, now fsm.LinkState) {
 	c.held = append(c.held, heldSend{link: l, flow: f})
 }
 
-// lastOf returns the last of what a link has in held; nil: nothing. mu is held.
-func (c *counts) lastOf(l *outgoingLink) *heldSend {
-	for i := len(c.held) - 1; i >= 0; i-- {
-		if c.held[i].link == l {
-			return &c.held[i]
+// lastOf returns the last of what a link has; nil: nothing.
+func lastOf(held []heldSend, l *outgoingLink) *heldSend {
+	for i := len(held) - 1; i >= 0; i-- {
+		if held[i].link == l {
+			return &held[i]
 		}
 	}
 	return nil
@@ -246,5 +246,5 @@ func (c *counts) take(first, last uint32, dst []delivery) (all []delivery, known
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deliveries.each(first, last, true, func(d delivery) { dst = append(dst, d) })
-	return dst, len(dst) > 0 || c.awaits(first, last)
+	return dst, len(dst) > 0 || awaits(c.awaited, c.deliveries.whole(first), c.deliveries.whole(last))
 }
