@@ -76,8 +76,9 @@ type Session interface {
 	// of a get. ids are ascending; ids that the queue has taken back are
 	// ignored. The slice belongs to the caller again on return.
 	Settle(consumer uint64, ids []uint64, outcome fsm.Outcome)
-	// SettleAs is Settle for who says more, or waits for SessionEvents.Settled. An
-	// error is the client's: then nothing is settled.
+	// SettleAs is Settle for who says more, or waits for SessionEvents.Settled, which
+	// is not called for what was only shown (fsm.ConsumeSpec.Browse). An error is the
+	// client's: then nothing is settled.
 	SettleAs(consumer uint64, ids []uint64, how *fsm.Settlement) error
 	// Renew lets a consumer hold deliveries for longer: their locks and consumer timeouts
 	// begin anew. ids are as in Settle. One command about that is under way at a time for

@@ -355,6 +355,21 @@ func (o *Outbox) PushLast(l Last) {
 	}
 }
 
+// Expect counts n more bytes that wait because of the client's own requests and are not pushed: Last will make frames of
+// them. n below 0: so many fewer. The outbox need not be locked.
+func (o *Outbox) Expect(n int64) {
+	if n <= 0 {
+		o.memory.Add(n)
+		o.requested.Release(0, -n)
+		return
+	}
+	if o.memory.bytes.Load() == 0 {
+		o.progress.Store(time.Now().UnixNano())
+	}
+	o.memory.Add(n)
+	o.requested.Add(0, n)
+}
+
 // Close makes the outbox take only frames of the connection itself from now on.
 func (o *Outbox) Close() { o.ending = true }
 

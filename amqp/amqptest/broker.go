@@ -112,7 +112,7 @@ func (b *Broker) ReleaseConfirms(backwards bool) {
 	}
 }
 
-// HoldSettled keeps back what becomes of settlements until ReleaseSettled.
+// HoldSettled keeps back what becomes of settlements and commands until ReleaseSettled.
 func (b *Broker) HoldSettled() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -182,10 +182,18 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 	b.changed.Broadcast()
 	if p.Exchange == fsm.CommandExchange && b.command != nil {
 		kept, why := b.command(p)
-		if len(kept) > 0 {
-			s.event(func(e fsm.SessionEvents) { e.Kept(kept) })
+		number := p.Number
+		tell := func() {
+			if len(kept) > 0 {
+				s.event(func(e fsm.SessionEvents) { e.Kept(kept) })
+			}
+			s.confirm(number, why)
 		}
-		s.confirm(p.Number, why)
+		if b.holdSettled {
+			b.heldSettled = append(b.heldSettled, tell)
+		} else {
+			tell()
+		}
 		return true, nil
 	}
 	if err := s.check(p); err != nil {
@@ -313,13 +321,17 @@ func (s *session) Settle(token uint64, ids []uint64, outcome fsm.Outcome) {
 	}
 }
 
-// SettleAs is Settle, and tells at once.
+// SettleAs is Settle, and tells at once, unless nothing was ever given: what is shown is not.
 func (s *session) SettleAs(token uint64, ids []uint64, how *fsm.Settlement) error {
 	if err := s.broker.failure("SettleAs"); err != nil {
 		return err
 	}
 	var lost []uint64
 	s.broker.mu.Lock()
+	if s.held[token] == nil {
+		s.broker.mu.Unlock()
+		return nil
+	}
 	for _, id := range ids {
 		if h := s.held[token]; h == nil || h.messages[id] == nil || how.Outcome == fsm.Defer && s.broker.deferred[how.Deferral] {
 			lost = append(lost, id)

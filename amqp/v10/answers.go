@@ -86,6 +86,25 @@ func (c *counts) settled(number uint64, lost []uint64) {
 	c.session.post(c.session.detachConsumer(a.link.consumer, err))
 }
 
+// answerShown answers the outcomes of what was only shown to the client: they change nothing.
+func (c *counts) answerShown(a *awaited) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.answer(a, nil)
+	}
+}
+
+// awaits reports whether the client waits for the answer to an outcome of a range of ids.
+func awaits(all map[uint64]*awaited, from, to int64) bool {
+	for _, a := range all {
+		if a.answered && slices.ContainsFunc(a.of, func(d delivery) bool { return from <= int64(d.id) && int64(d.id) <= to }) {
+			return true
+		}
+	}
+	return false
+}
+
 // answer tells the client the outcomes of deliveries. mu is held.
 func (c *counts) answer(a *awaited, lost []uint64) {
 	slices.SortFunc(a.of, func(a, b delivery) int { return cmp.Compare(a.id, b.id) })

@@ -2,6 +2,8 @@ package v10_test
 
 import (
 	"fmt"
+	"runtime"
+	"strings"
 	"testing"
 
 	client "github.com/Azure/go-amqp"
@@ -112,4 +114,64 @@ func TestClientBrowses(t *testing.T) {
 	if err != nil || info.Ready != 20 || info.Consumers != 0 {
 		t.Errorf("%+v %v", info, err)
 	}
+}
+
+// A client that waits for the answer to an outcome has it at once: there is nobody whom the broker could ask.
+func TestOutcomesOfBrowser(t *testing.T) {
+	s := mustServe(t, nil)
+	s.mustDeclare("q")
+	s.mustFill("q", "1", "2", "3", "4")
+	for mode := range byte(2) {
+		r := s.mustOpen()
+		in := aReceiver("/queues/q")
+		in.RcvSettleMode, in.Source.DistributionMode = mode, "copy"
+		in.Properties = wire.EndMap(wire.AppendString(wire.AppendSymbol(wire.StartMap(nil), "x-late-settle"), "error"), 0, 1)
+		r.mustAttach(in)
+		r.credit(wire.Flow{LinkCredit: wire.Some[uint32](4)})
+		for range 4 {
+			r.receive()
+		}
+		r.outcome(0, 1, false, accepted)
+		r.mustTell("0-1:2", true)
+		r.outcome(2, 2, false, modified("x-opt-deferral-token", wire.AppendString(nil, "t")))
+		r.mustTell("2-2:5", true)
+		r.outcome(3, 3, true, wire.State{Kind: wire.StateRejected, Rejected: wire.Rejected{Error: wire.Errorf("mine", "bad")}})
+		r.quiet(4)
+	}
+	if j := s.broker.Journal(); strings.Contains(strings.Join(j, "\n"), "settle") {
+		t.Errorf("the broker is told: %q", j)
+	}
+}
+
+// What a large head took while it was rendered is not kept for each session and connection.
+func TestLargeHeadsAreNotKept(t *testing.T) {
+	s := mustServe(t, nil)
+	s.mustDeclare("q")
+	const large = 2 << 20
+	annotations := wire.AppendString(wire.AppendSymbol(wire.StartMap(nil), "x-large"), strings.Repeat("x", large))
+	bare, err := fsm.AppendBareHead(nil, "", "q", fsm.BareHeader{Priority: -1, TTL: -1}, wire.EndMap(annotations, 0, 1), nil)
+	must(t, err)
+	s.broker.Inject("q", fsm.Message{Payload: append(bare, message("x")...)})
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	const n = 24
+	before := heap()
+	var all []*raw
+	for range n {
+		r := s.mustOpen()
+		in := aReceiver("/queues/q")
+		in.Source.DistributionMode = "copy"
+		r.mustAttach(in)
+		r.credit(wire.Flow{LinkCredit: wire.Some[uint32](1)})
+		r.receive()
+		all = append(all, r)
+	}
+	if grown := heap() - before; grown > n/2*large {
+		t.Errorf("%d octets are kept by %d clients", grown, len(all))
+	}
+	runtime.KeepAlive(all)
 }

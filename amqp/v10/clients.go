@@ -173,7 +173,7 @@ func addressOf(a *wire.Attach) (address wire.Optional[string]) {
 // hasTimedOut reports whether a link waits until its client has settled what a consumer timeout has taken back. mu is held.
 func (c *counts) hasTimedOut(l *outgoingLink) bool {
 	return slices.ContainsFunc(c.deliveries.list[c.deliveries.head:], func(d delivery) bool {
-		return d.link == l && d.lost && !slices.ContainsFunc(c.lapses, func(x lapse) bool { return x.id == d.id })
+		return d.link == l && d.lost && !d.lapses
 	})
 }
 

@@ -24,6 +24,23 @@ func (p *publisher) command(out *fsm.Publish, m *wire.Message) *wire.Error {
 	return nil
 }
 
+// commanded is called before a command is published, whose number this is.
+func (p *publisher) commanded(number uint64) {
+	p.commands.Store(true)
+	c := &p.session.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.taken.command = number
+}
+
+// answered is called when publishes have their outcomes, of which some may be commands.
+func (p *publisher) answered(first, last uint64) {
+	c := &p.session.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.taken.answered(first, last)
+}
+
 // commandProperty is property for a command, whose answer goes to a queue.
 func (p *publisher) commandProperty(name string) []byte {
 	if name == "reply_to" {

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 
+	"github.com/quorate/quorate/amqp/amqptest"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -223,4 +225,96 @@ func TestCommandWithABadReplyTo(t *testing.T) {
 	mustKind(t, d, wire.StateRejected, wire.ConditionPreconditionFailed)
 	mustCondition(t, d.State.Rejected.Error, wire.ConditionPreconditionFailed, "bad 'reply-to' address string: 'q'")
 	mustKind(t, r.publish(1, command("/exchanges/x/k", message(""))), wire.StateRejected, wire.ConditionPreconditionFailed)
+}
+
+// What is taken back while a command has it is released once the command has not settled it, and lapses if its lock has
+// ended; what the client knows already is not said again. A command that does is the end of it.
+func TestLossDuringACommand(t *testing.T) {
+	holdInTime(t, 4, func(t *testing.T, b *amqptest.Broker, r *raw) {
+		out := aSender("/exchanges/amq.quorate.command/verb")
+		out.Name, out.Handle = "commands", 1
+		r.mustAttach(out)
+		takes := func(tag uint64, why error) {
+			b.OnCommand(func(p *fsm.Publish) (kept []fsm.Held, _ error) {
+				h, ok := p.Holdings.Take(tag)
+				if !ok {
+					t.Errorf("%d is not there", tag)
+				}
+				if why != nil {
+					kept = append(kept, h)
+				}
+				return kept, why
+			})
+			r.transfer(&wire.Transfer{Handle: 1, DeliveryID: wire.Some(uint32(tag)), DeliveryTag: []byte("t")}, command("/queues/a", message("x")))
+			synctest.Wait()
+		}
+		b.HoldSettled()
+		none := fsm.Refuse(fsm.NotFoundKind, "none")
+		takes(0, none)
+		takes(1, nil)
+		b.Unlock("q", 1, 2, 3)
+		r.mustTell("2-2:4", false)
+		takes(2, none)
+		b.ReleaseSettled()
+		r.mustTell("0-0:4", false)
+		var told []string
+		for n := uint32(0); n < 3; { // the outcomes of the commands
+			d := expect[*wire.Disposition](r, &wire.Flow{})
+			if !d.Role {
+				t.Fatalf("%+v", d)
+			}
+			n += d.Last.Or(d.First) - d.First + 1
+		}
+		for len(told) < 2 {
+			f, err := r.in.ReadFrame()
+			must(t, err)
+			var d wire.Disposition
+			if len(f.Body) > 0 {
+				_, err = wire.Decode(f.Body, &d)
+				must(t, err)
+				if d.Role || !d.Settled {
+					t.Fatalf("%+v", d)
+				}
+				for id := d.First; id <= d.Last.Or(d.First); id++ {
+					told = append(told, fmt.Sprint(id))
+				}
+			}
+		}
+		slices.Sort(told)
+		if !slices.Equal(told, []string{"0", "2"}) {
+			t.Errorf("settled by the server: %v", told)
+		}
+	})
+}
+
+// Commands about all deliveries up to one are not about what was only shown: nobody holds that.
+func TestCommandsLeaveOutWhatIsShown(t *testing.T) {
+	s := mustServe(t, nil)
+	s.mustDeclare("q", "shown")
+	s.mustFill("q", "1")
+	s.mustFill("shown", "1")
+	r := s.mustOpen()
+	shown := aReceiver("/queues/shown")
+	shown.Source.DistributionMode = "copy"
+	r.mustAttach(shown)
+	r.credit(wire.Flow{LinkCredit: wire.Some[uint32](1)})
+	r.receive()
+	held := aReceiver("/queues/q")
+	held.Name, held.Handle = "held", 1
+	r.mustAttach(held)
+	r.send(channel, &wire.Flow{NextIncomingID: wire.Some[uint32](1), IncomingWindow: 100, Handle: wire.Some[uint32](1), LinkCredit: wire.Some[uint32](1)})
+	r.receive()
+	out := aSender("/exchanges/amq.quorate.command/verb")
+	out.Name, out.Handle = "commands", 2
+	r.mustAttach(out)
+	var found []fsm.Held
+	s.broker.OnCommand(func(p *fsm.Publish) ([]fsm.Held, error) {
+		found = p.Holdings.UpTo(1)
+		return nil, nil
+	})
+	r.transfer(&wire.Transfer{Handle: 2, DeliveryID: wire.Some[uint32](0), DeliveryTag: []byte("t")}, command("/queues/a", message("x")))
+	mustKind(t, expect[*wire.Disposition](r, &wire.Flow{}), wire.StateAccepted, "")
+	if len(found) != 1 || found[0].Tag != 1 {
+		t.Errorf("found %+v", found)
+	}
 }

@@ -26,10 +26,10 @@ type counts struct {
 	incoming   int                      // links
 	deliveries unsettled
 	held       []heldSend          // nothing behind it is sent before it
-	flows      int                 // of these
 	awaited    map[uint64]*awaited // settlements without an answer, by number; their deliveries are in no other list
 	// The last number used.
 	lastAwaited uint64
+	taken       takings
 	answers     answers
 	// lapses are the deliveries whose locks have ended, in this order; lapse is nil while there are none.
 	lapses []lapse
@@ -57,7 +57,7 @@ func (c *counts) close() {
 	for i := range c.held {
 		c.forgetAnswer(&c.held[i])
 	}
-	c.closed, c.held, c.links, c.awaited, c.lapses = true, nil, nil, nil, nil
+	c.closed, c.held, c.links, c.awaited, c.lapses, c.taken = true, nil, nil, nil, nil, takings{}
 }
 
 // transfer counts a frame of the client. false: it had no window.

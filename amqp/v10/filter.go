@@ -1,6 +1,8 @@
 package v10
 
 import (
+	"bytes"
+
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm/selector"
 )
@@ -41,7 +43,7 @@ func filterOf(filters wire.MapBytes) (f filter, e *wire.Error) {
 		if of.Value.Type != wire.String {
 			return f, wire.Errorf(wire.ConditionInvalidField, "the value of filter '%s' is not a string", w.Key.Bytes())
 		}
-		f = filter{string(of.Value.Bytes()), w.Pair}
+		f = filter{string(of.Value.Bytes()), bytes.Clone(w.Pair)} // the frame is not kept
 		if _, err := selector.Parse(f.selector); err != nil {
 			return f, wire.Errorf(wire.ConditionInvalidField, "filter '%s': %s", w.Key.Bytes(), err)
 		}

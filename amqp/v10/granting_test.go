@@ -144,3 +144,41 @@ func TestTransfersWithoutAWindow(t *testing.T) {
 	flood(r, 1)
 	violation(r)
 }
+
+// A client that does not read is not read either once many outcomes wait for it. They count as memory that is held for it.
+func TestOutcomesThatNobodyReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := amqptest.NewBroker()
+		x, err := amqp.New(amqp.Config{Protocols: []amqp.Protocol{v10.Protocol{}}, Broker: b})
+		must(t, err)
+		near, far := net.Pipe()
+		served := make(chan bool)
+		go func() {
+			x.ServeConn(far)
+			close(served)
+		}()
+		r := newRaw(t, near)
+		r.opened(anOpen())
+		r.begin()
+		r.mustAttach(aSender(""))
+		bad := to(strings.Repeat("x", 1000), "")
+		const many = 20_000
+		sent := 0
+		must(t, near.SetWriteDeadline(time.Now().Add(5*time.Second)))
+		for ; sent < many; sent++ {
+			tr := &wire.Transfer{DeliveryID: wire.Some(uint32(sent)), DeliveryTag: []byte("t")}
+			if _, err := near.Write(append(wire.AppendTransfer(nil, channel, tr, len(bad)), bad...)); err != nil {
+				break
+			}
+		}
+		if held := x.Held(); sent == many || held < 7<<20 {
+			t.Errorf("%d messages are read, and %d octets held", sent, held)
+		}
+		near.Close()
+		<-served
+		if held := x.Held(); held != 0 {
+			t.Errorf("%d octets are held for nobody", held)
+		}
+		must(t, x.Shutdown(context.Background()))
+	})
+}

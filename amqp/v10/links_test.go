@@ -9,6 +9,7 @@ import (
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
 )
 
 // message is an encoded message with one data section.
@@ -600,4 +601,114 @@ func TestTwoLinks(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
+}
+
+// What a link has is told once however often the client asks while its window is shut.
+func TestFlowsBehindShutWindow(t *testing.T) {
+	s := mustServe(t, nil)
+	s.mustDeclare("q")
+	s.mustFill("q", "1", "2", "3")
+	r := s.mustOpen()
+	r.mustAttach(aReceiver("/queues/q"))
+	ask := func(count, credit uint32, drain bool) {
+		r.send(channel, &wire.Flow{
+			NextIncomingID: wire.Some[uint32](0), Handle: wire.Some[uint32](0), DeliveryCount: wire.Some(count), LinkCredit: wire.Some(credit), Drain: drain, Echo: true,
+		})
+	}
+	ask(0, 1, false)
+	for i := range uint32(50) {
+		ask(1, 0, i%2 == 0)
+	}
+	r.send(channel, &wire.Flow{NextIncomingID: wire.Some[uint32](0), Echo: true})
+	expect[*wire.Flow](r)
+	s.broker.Quiesce()
+	s.broker.Tell("q", &fsm.News{Kind: fsm.Serving})
+	for range 50 {
+		s.broker.Tell("q", &fsm.News{Kind: fsm.Waiting})
+		s.broker.Tell("q", &fsm.News{Kind: fsm.Serving})
+	}
+	s.broker.Quiesce()
+	ask(1, 1, false)
+	r.send(channel, &wire.Flow{NextIncomingID: wire.Some[uint32](0), Echo: true})
+	expect[*wire.Flow](r)
+	s.broker.Quiesce()
+	r.send(channel, &wire.Flow{NextIncomingID: wire.Some[uint32](0), IncomingWindow: 10})
+	r.receive()
+	if f := expect[*wire.Flow](r); f.DeliveryCount != wire.Some[uint32](1) || f.LinkCredit != wire.Some[uint32](0) || !f.Drain {
+		t.Errorf("%+v", f)
+	}
+	r.mustProperty("rabbitmq:active", fmt.Sprint(wire.Boolean, " true "), 1, 0)
+	r.receive()
+	if f := expect[*wire.Flow](r); f.DeliveryCount != wire.Some[uint32](2) || f.Drain {
+		t.Errorf("%+v", f)
+	}
+	r.quiet(2)
+}
+
+// Of a message that the client has in part nothing comes once its link has ended: the handle may be another's. It goes back.
+func TestDetachWithinMessage(t *testing.T) {
+	s := mustServe(t, nil)
+	s.mustDeclare("q")
+	large := strings.Repeat("x", 1200)
+	s.mustFill("q", large)
+	for _, settled := range []byte{0, 1} {
+		r := s.mustRaw()
+		o := anOpen()
+		o.MaxFrameSize = 512
+		r.login(o)
+		expect[*wire.Open](r)
+		r.send(channel, &wire.Begin{IncomingWindow: 1, HandleMax: 10})
+		expect[*wire.Begin](r)
+		r.in.Expect(wire.FrameAMQP, 512)
+		in := aReceiver("/queues/q")
+		in.SndSettleMode = settled
+		r.mustAttach(in)
+		r.send(channel, &wire.Flow{NextIncomingID: wire.Some[uint32](0), IncomingWindow: 1, Handle: wire.Some[uint32](0), LinkCredit: wire.Some[uint32](1)})
+		if f, _ := expectPayload[*wire.Transfer](r); !f.More {
+			t.Fatalf("%+v", f)
+		}
+		r.send(channel, &wire.Detach{Closed: true})
+		expect[*wire.Detach](r)
+		r.mustAttach(aReceiver("/queues/q"))
+		r.send(channel, &wire.Flow{NextIncomingID: wire.Some[uint32](1), IncomingWindow: 10, Handle: wire.Some[uint32](0), LinkCredit: wire.Some[uint32](1)})
+		f, body := expectPayload[*wire.Transfer](r)
+		if !f.DeliveryID.Present {
+			t.Fatalf("the message goes on: %+v", f)
+		}
+		for f.More {
+			var more []byte
+			f, more = expectPayload[*wire.Transfer](r)
+			body = append(body, more...)
+		}
+		if !bytes.Contains(body, []byte(large)) {
+			t.Errorf("%d octets", len(body))
+		}
+		r.send(0, &wire.Close{})
+		expect[*wire.Close](r)
+	}
+}
+
+// What waits behind a message that does not come any more waits no longer.
+func TestDetachFreesWhatIsBehind(t *testing.T) {
+	s := mustServe(t, nil)
+	s.mustDeclare("q", "empty")
+	s.mustFill("q", "1")
+	r := s.mustOpen()
+	r.mustAttach(aReceiver("/queues/q"))
+	r.send(channel, &wire.Flow{NextIncomingID: wire.Some[uint32](0), Handle: wire.Some[uint32](0), LinkCredit: wire.Some[uint32](1)})
+	s.broker.Quiesce()
+	other := aReceiver("/queues/empty")
+	other.Name, other.Handle = "m", 1
+	r.mustAttach(other)
+	r.send(channel, &wire.Flow{NextIncomingID: wire.Some[uint32](0), Handle: wire.Some[uint32](1), LinkCredit: wire.Some[uint32](5), Drain: true})
+	s.broker.Quiesce()
+	r.send(channel, &wire.Flow{NextIncomingID: wire.Some[uint32](0), Echo: true})
+	if f := expect[*wire.Flow](r); f.Handle.Present {
+		t.Fatalf("%+v", f)
+	}
+	r.send(channel, &wire.Detach{Closed: true})
+	if f := expect[*wire.Flow](r); f.Handle != wire.Some[uint32](1) || !f.Drain {
+		t.Errorf("%+v", f)
+	}
+	expect[*wire.Detach](r)
 }

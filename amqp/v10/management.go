@@ -232,7 +232,7 @@ func (c *counts) flowOwn(l *outgoingLink, f *wire.Flow) {
 	if p := l.pair; p != nil && p.mayAnswer() && p.requests != nil && p.requests.in != nil {
 		c.tellCredit(p.requests.in)
 	}
-	if !c.closed && (f.Drain || f.Echo) && c.flows < maxQueued {
+	if !c.closed && (f.Drain || f.Echo) {
 		c.holdFlow(l, fsm.LinkState{DeliveryCount: l.own.count, Credit: l.own.left, Drained: f.Drain})
 		c.pump()
 	}

@@ -61,8 +61,22 @@ func (c *counts) news(consumer uint64, news *fsm.News) {
 // tellActive tells the client whether its link is the active one, once it has given credit. mu is held.
 func (c *counts) tellActive(l *outgoingLink) {
 	if n := &l.news; n.serving != 0 && n.credited {
-		c.tellProperty(l, activeProperty, wire.AppendBool(nil, n.serving == fsm.Serving))
+		now := property(activeProperty, wire.AppendBool(nil, n.serving == fsm.Serving))
+		for i := range c.held {
+			if h := &c.held[i]; h.link == l && h.frames == 0 {
+				if _, is := h.flow.Properties.Get(activeProperty); is { // the client does not know that yet
+					h.flow.Properties = now
+					return
+				}
+			}
+		}
+		c.tellProperty(l, now)
 	}
+}
+
+// property returns a map of one.
+func property(name string, value []byte) wire.MapBytes {
+	return wire.EndMap(append(wire.AppendSymbol(wire.StartMap(nil), name), value...), 0, 1)
 }
 
 // tellGroups tells the client which groups its link has given up, and which it has taken. mu is held.
@@ -71,22 +85,21 @@ func (c *counts) tellGroups(l *outgoingLink, taken, left []string) {
 	for _, g := range left {
 		if i := slices.Index(n.groups, g); i >= 0 {
 			n.groups = slices.Delete(n.groups, i, i+1)
-			c.tellProperty(l, groupProperty, wire.AppendNull(nil))
+			c.tellProperty(l, property(groupProperty, wire.AppendNull(nil)))
 		}
 	}
 	for _, g := range taken {
 		if !slices.Contains(n.groups, g) {
 			n.groups = append(n.groups, g)
-			c.tellProperty(l, groupProperty, wire.AppendString(nil, g))
+			c.tellProperty(l, property(groupProperty, wire.AppendString(nil, g)))
 		}
 	}
 }
 
-// tellProperty queues a flow with one property, behind what was sent before. mu is held.
-func (c *counts) tellProperty(l *outgoingLink, name string, value []byte) {
+// tellProperty queues a flow with properties, behind what was sent before. mu is held.
+func (c *counts) tellProperty(l *outgoingLink, properties wire.MapBytes) {
 	credit := uint32(max(ahead(l.count, l.until), 0))
 	c.held = append(c.held, heldSend{link: l, flow: wire.Flow{
-		Handle: wire.Some(l.handle), DeliveryCount: wire.Some(l.count), LinkCredit: wire.Some(credit),
-		Properties: wire.EndMap(append(wire.AppendSymbol(wire.StartMap(nil), name), value...), 0, 1),
+		Handle: wire.Some(l.handle), DeliveryCount: wire.Some(l.count), LinkCredit: wire.Some(credit), Properties: properties,
 	}})
 }

@@ -22,6 +22,8 @@ type outcomes struct {
 	fresh   []span // resolved since AppendFrames was called
 	queued  bool   // in the outbox's list of what has frames to make
 	run     wire.Disposition
+	// expect counts the memory of outcomes that wait for the writer, as Outbox.Expect does; nil: nobody does.
+	expect func(n int64)
 }
 
 // publishing is one publish that is not finished, or not dropped yet.
@@ -34,6 +36,24 @@ type publishing struct {
 	done    bool
 	err     *wire.Error // of a rejection
 	link    *incomingLink
+}
+
+// outcomeBytes is about what an outcome costs besides its text while it waits for the writer.
+const outcomeBytes = 128
+
+// waits is what an outcome costs that waits for the writer.
+func (p *publishing) waits() int64 {
+	if p.err == nil {
+		return outcomeBytes
+	}
+	return outcomeBytes + int64(len(p.err.Description)+len(p.err.Info))
+}
+
+// counts has memory of outcomes counted.
+func (o *outcomes) counts(n int64) {
+	if o.expect != nil && n != 0 {
+		o.expect(n)
+	}
 }
 
 // span is a range of publish numbers, both ends included.
@@ -81,7 +101,7 @@ func (o *outcomes) at(number uint64) int {
 func (o *outcomes) resolve(first, last uint64, state wire.Outcome, err *wire.Error, each func(*publishing)) (queue bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	tell := false
+	tell, waits := false, int64(0)
 	for i := o.at(first); i < len(o.list) && o.list[i].number <= last; i++ {
 		p := &o.list[i]
 		if p.state != wire.NoState {
@@ -92,13 +112,14 @@ func (o *outcomes) resolve(first, last uint64, state wire.Outcome, err *wire.Err
 		if p.settled {
 			o.finish(p)
 		} else {
-			tell = true
+			tell, waits = true, waits+p.waits()
 		}
 	}
 	o.trim()
 	if !tell {
 		return false
 	}
+	o.counts(waits)
 	if n := len(o.fresh); n > 0 && o.fresh[n-1].last+1 == first {
 		o.fresh[n-1].last = last
 	} else {
@@ -129,7 +150,7 @@ func (o *outcomes) AppendFrames(dst []byte) []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.queued = false
-	open := false
+	open, told := false, int64(0)
 	for _, s := range o.fresh {
 		for i := o.at(s.first); i < len(o.list) && o.list[i].number <= s.last; i++ {
 			p := &o.list[i]
@@ -145,9 +166,11 @@ func (o *outcomes) AppendFrames(dst []byte) []byte {
 				open = true
 				o.run = wire.Disposition{Role: true, First: p.id, Last: wire.Some(p.id), Settled: true, State: wire.State{Kind: p.state, Rejected: wire.Rejected{Error: p.err}}}
 			}
+			told += p.waits()
 			o.finish(p)
 		}
 	}
+	o.counts(-told)
 	if open {
 		dst = wire.AppendDisposition(dst, o.channel, &o.run)
 	}
@@ -165,12 +188,18 @@ func (o *outcomes) extends(p *publishing) bool {
 func (o *outcomes) close() (count, bytes int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, p := range o.list[o.head:] {
-		if p.state == wire.NoState && !p.done {
+	told := int64(0)
+	for i := range o.list[o.head:] {
+		switch p := &o.list[o.head+i]; {
+		case p.done:
+		case p.state == wire.NoState:
 			count++
 			bytes += int64(p.size)
+		default:
+			told += p.waits()
 		}
 	}
+	o.counts(-told)
 	o.list, o.head, o.live, o.fresh = nil, 0, 0, nil
 	return count, bytes
 }

@@ -77,8 +77,21 @@ func appendHeader(dst []byte, m *fsm.Message, h *wire.Header) []byte {
 
 // renderedSize is the length of a message as it is delivered.
 func (c *counts) renderedSize(m *fsm.Message) int {
-	c.head = appendHead(c.head[:0], m)
-	return len(c.head) + len(bareOf(m))
+	c.head = appendHead(c.head, m)
+	size := len(c.head) + len(bareOf(m))
+	c.head = emptied(c.head)
+	return size
+}
+
+// keptHead is how large a buffer of a head may be that is kept for the next one.
+const keptHead = 64 << 10
+
+// emptied returns a buffer of a head for the next one.
+func emptied(head []byte) []byte {
+	if cap(head) > keptHead {
+		return nil
+	}
+	return head[:0]
 }
 
 // startAnnotations begins the map of the annotations of a delivery with those of the server: pairs of them. Those of the message

@@ -3,6 +3,7 @@ package v10
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/amqp/message"
@@ -17,6 +18,7 @@ import (
 type publisher struct {
 	session  *session
 	outcomes outcomes
+	commands atomic.Bool // there were some
 
 	// Of the message that is being published, reused.
 	message    wire.Message
@@ -31,7 +33,7 @@ type publisher struct {
 
 // init must be called first; p must not be moved afterwards.
 func (p *publisher) init(s *session) {
-	p.session, p.outcomes.channel = s, s.channel
+	p.session, p.outcomes.channel, p.outcomes.expect = s, s.channel, s.conn.Out.Expect
 	p.ofMessage, p.publishing.Headers = p.property, p.headers
 }
 
@@ -90,6 +92,9 @@ func (p *publisher) publish(l *link, encoded []byte) (next func(), err *wire.Err
 
 // route publishes a message that has its number.
 func (p *publisher) route(l *link, out *fsm.Publish) (next func(), err *wire.Error) {
+	if out.Holdings != nil {
+		p.commanded(out.Number)
+	}
 	routed, e := p.session.broker.Publish(out)
 	switch {
 	case errors.Is(e, fsm.ErrNotFresh):
@@ -233,6 +238,9 @@ func (p *publisher) resolve(first, last uint64, state wire.Outcome, why *wire.Er
 		}
 	})
 	s := p.session
+	if p.commands.Load() {
+		p.answered(first, last)
+	}
 	s.conn.Flow.Release(count, bytes)
 	if queue {
 		s.conn.out.queue(&p.outcomes)

@@ -29,7 +29,7 @@ func (c *counts) timedOut(consumer uint64, numbers []uint64) bool {
 	if !l.releases || l.detaches {
 		return false
 	}
-	c.release(l, numbers)
+	c.release(l, numbers, false)
 	return true
 }
 
@@ -46,7 +46,7 @@ func (c *counts) unlocked(consumer uint64, numbers []uint64) bool {
 		return false
 	}
 	at := time.Now().Add(lapseAfter)
-	for _, id := range c.release(l, numbers) {
+	for _, id := range c.release(l, numbers, true) {
 		c.lapses = append(c.lapses, lapse{id, at})
 	}
 	c.awaitLapse()
@@ -54,9 +54,10 @@ func (c *counts) unlocked(consumer uint64, numbers []uint64) bool {
 }
 
 // release tells the client that the broker has taken deliveries back of which it does not know that, and returns their
-// ids. Those whose outcome is on its way are none of these: its answer says it. mu is held.
-func (c *counts) release(l *outgoingLink, numbers []uint64) (ids []uint64) {
-	c.deliveries.lose(l, numbers, func(d delivery) { ids = append(ids, d.id) })
+// ids. Those whose outcome is on its way are none of these: its answer says it. lapses is as in unsettled.lose. mu is held.
+func (c *counts) release(l *outgoingLink, numbers []uint64, lapses bool) (ids []uint64) {
+	c.deliveries.lose(l, numbers, lapses, func(d delivery) { ids = append(ids, d.id) })
+	c.taken.lose(l, numbers, lapses)
 	tell := ids
 	for i := range c.held {
 		h := &c.held[i]

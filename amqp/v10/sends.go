@@ -37,8 +37,8 @@ func (c *counts) add(l *outgoingLink) {
 	c.links[c.last] = l
 }
 
-// remove ends a link. It returns what its client has not settled; what has not been sent is a part of that, or given back
-// by the session's end.
+// remove ends a link. It returns what its client has not settled; what has not been sent is a part of that. A message of
+// which the client has a part ends there, as it does for the client.
 func (c *counts) remove(l *outgoingLink) (all []delivery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,14 +53,12 @@ func (c *counts) remove(l *outgoingLink) (all []delivery) {
 	l.early = nil
 	kept := c.held[:0]
 	for _, h := range c.held {
-		// A message of which the client has a part is sent to its end.
-		if h.link != l || h.frames > 0 && h.sent > 0 {
+		if h.link != l {
 			kept = append(kept, h)
 			continue
 		}
 		switch {
 		case h.frames == 0:
-			c.flows--
 		case l.isAnswering():
 			c.forgetAnswer(&h)
 		default:
@@ -72,6 +70,9 @@ func (c *counts) remove(l *outgoingLink) (all []delivery) {
 	}
 	clear(c.held[len(kept):])
 	c.held = kept
+	if !c.closed {
+		c.pump() // what was behind it may be sent now
+	}
 	return all
 }
 
@@ -160,7 +161,6 @@ func (c *counts) pump() {
 		h := &c.held[n]
 		if h.frames == 0 {
 			c.pushFlowLocked(&h.flow)
-			c.flows--
 			continue
 		}
 		from := h.sent
@@ -214,21 +214,37 @@ func (c *counts) credited(consumer uint64, now fsm.LinkState) {
 	c.pump()
 }
 
-// holdFlow queues what a link has. mu is held.
+// holdFlow queues what a link has. It replaces a flow that says that and nothing of the link has come behind: a client
+// may ask as often as it likes while its window is shut. mu is held.
 func (c *counts) holdFlow(l *outgoingLink, now fsm.LinkState) {
-	c.flows++
 	l.count = now.DeliveryCount
-	c.held = append(c.held, heldSend{link: l, flow: wire.Flow{
+	f := wire.Flow{
 		Handle: wire.Some(l.handle), DeliveryCount: wire.Some(now.DeliveryCount), LinkCredit: wire.Some(now.Credit),
 		Available: wire.Some(uint32(min(now.Available, 1<<32-1))), Drain: now.Drained,
-	}})
+	}
+	if h := lastOf(c.held, l); h != nil && h.frames == 0 && h.flow.Properties == nil {
+		f.Drain = f.Drain || h.flow.Drain
+		h.flow = f
+		return
+	}
+	c.held = append(c.held, heldSend{link: l, flow: f})
 }
 
-// take takes the unsettled deliveries of a range and appends them to dst. known: there are some, or what others are
+// lastOf returns the last of what a link has; nil: nothing.
+func lastOf(held []heldSend, l *outgoingLink) *heldSend {
+	for i := len(held) - 1; i >= 0; i-- {
+		if held[i].link == l {
+			return &held[i]
+		}
+	}
+	return nil
+}
+
+// take takes the unsettled deliveries of a range and appends them to dst. known: there are some, or what some of it are
 // settled with is not decided.
 func (c *counts) take(first, last uint32, dst []delivery) (all []delivery, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deliveries.each(first, last, true, func(d delivery) { dst = append(dst, d) })
-	return dst, len(dst) > 0 || len(c.awaited) > 0
+	return dst, len(dst) > 0 || awaits(c.awaited, c.deliveries.whole(first), c.deliveries.whole(last))
 }

@@ -56,6 +56,12 @@ func (s *session) settle(d *wire.Disposition) *wire.Error {
 
 // settleLink ends deliveries of one link. An error ends it: nothing has been settled then.
 func (s *session) settleLink(l *outgoingLink, of []delivery, ids []uint64, d *wire.Disposition, how fsm.Settlement) *wire.Error {
+	if l.copies { // the broker knows nothing of what it has shown
+		if !d.Settled {
+			s.counts.answerShown(&awaited{of: of, state: stateFor(&d.State)})
+		}
+		return nil
+	}
 	plain := how.Reason == "" && how.Description == "" && how.DueAt == 0 && how.Deferral == "" && how.Annotations == nil
 	if d.Settled && !l.strict && plain {
 		s.broker.Settle(l.consumer, ids, how.Outcome)

@@ -252,3 +252,18 @@ func TestWhatOutcomesMayNotSay(t *testing.T) {
 	r.outcome(0, 0, true, modified("x-opt-delivery-time", wire.AppendUlong(nil, 1<<60)))
 	r.mustDetach(wire.ConditionPreconditionFailed, "too far")
 }
+
+// So is one that names such while another one waits for the broker.
+func TestOutcomeOfNothingMeanwhile(t *testing.T) {
+	s := mustServe(t, nil)
+	r := s.mustHold("q", 3, second)
+	s.broker.HoldSettled()
+	r.outcome(0, 0, true, accepted)
+	r.outcome(1, 1, false, accepted)
+	r.outcome(0, 0, false, accepted)
+	r.mustTell("0-0:2", true)
+	r.outcome(0, 1, false, accepted) // of which one is not decided
+	r.quiet(3)
+	s.broker.ReleaseSettled()
+	r.mustTell("1-1:2", true)
+}

@@ -22,6 +22,7 @@ type delivery struct {
 	link   *outgoingLink // nil: it is settled
 	number uint64        // at the queue
 	lost   bool          // the broker has taken it back, and the client is told
+	lapses bool          // for its lock has ended
 	renew  bool          // the client wants to hold it for longer, and the broker does not know
 }
 
@@ -85,12 +86,13 @@ func (u *unsettled) of(link *outgoingLink, f func(delivery)) {
 	u.trim()
 }
 
-// lose marks deliveries of a link, by their numbers at the queue, as lost, and calls f for those that were not.
-func (u *unsettled) lose(link *outgoingLink, numbers []uint64, f func(delivery)) {
+// lose marks deliveries of a link, by their numbers at the queue, as lost, and calls f for those that were not. lapses: for
+// their locks have ended.
+func (u *unsettled) lose(link *outgoingLink, numbers []uint64, lapses bool, f func(delivery)) {
 	for i := u.head; i < len(u.list); i++ {
 		d := &u.list[i]
 		if _, is := slices.BinarySearch(numbers, d.number); is && d.link == link && !d.lost {
-			d.lost = true
+			d.lost, d.lapses = true, lapses
 			f(*d)
 		}
 	}

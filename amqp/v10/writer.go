@@ -49,7 +49,7 @@ func (w *writer) Encode(items []amqp.Item) error {
 // transfers adds frames of a message.
 func (w *writer) transfers(it *amqp.Item) error {
 	l, m := it.Owner.(*outgoingLink), &it.Message
-	w.head = w.head[:0]
+	defer func() { w.head = emptied(w.head) }()
 	bare := []byte(m.Payload)
 	if !l.isAnswering() {
 		w.head = appendHead(w.head, m)

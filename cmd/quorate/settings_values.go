@@ -277,7 +277,7 @@ func setHosts(s *settings, v string) (err error) {
 	return err
 }
 
-// setLoopback refuses an empty list: it would let everybody in, and is what an unset variable becomes.
+// setAnonymous takes none for nobody.
 func setAnonymous(s *settings, v string) error {
 	switch v {
 	case "":
@@ -289,6 +289,7 @@ func setAnonymous(s *settings, v string) error {
 	return nil
 }
 
+// setLoopback refuses an empty list: it would let everybody in, and is what an unset variable becomes.
 func setLoopback(s *settings, v string) (err error) {
 	if v == "" {
 		return errors.New("it is empty; use none for nobody")
