@@ -83,8 +83,16 @@ func Annotations(p fsm.Payload) wire10.MapBytes {
 	return m
 }
 
-// Check reports what a receiver could not read in a payload that IsBare. Publishes are checked when they come.
+// Check reports what a receiver could not read in a payload, but for its body by 0-9-1. Publishes are checked when they come.
 func Check(p fsm.Payload) error {
+	if !p.IsBare() {
+		raw := p.Properties()
+		if len(raw) == 0 {
+			return nil // there are none
+		}
+		_, err := wire091.ParseProperties(raw)
+		return err
+	}
 	sections := p.Body()
 	if m := p.Annotations(); len(m) > 0 {
 		if Annotations(p) == nil {

@@ -34,7 +34,7 @@ type Properties interface {
 	Describe(m *fsm.Message) *fsm.Table
 	// Body returns the body of a message, as Describe shows its properties. It may be a part of the payload.
 	Body(p fsm.Payload) []byte
-	// Check reports what is wrong with a payload in the form of AMQP 1.0, which did not come by that protocol.
+	// Check reports what is wrong with a payload that no protocol has checked.
 	Check(p fsm.Payload) error
 	// Encode encodes properties of the names and types that Describe gives. The error is a
 	// *fsm.Refusal.
