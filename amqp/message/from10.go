@@ -72,8 +72,12 @@ func (c *From10) Release() {
 }
 
 // Annotations returns the annotations with which a payload that IsBare was published; empty: none that can be read.
-func Annotations(p fsm.Payload) wire10.MapBytes {
-	m := p.Annotations()
+func Annotations(p fsm.Payload) wire10.MapBytes { return readableMap(p.Annotations()) }
+
+// Added returns the annotations that receivers have added to a message; empty: none that can be read.
+func Added(m *fsm.Message) wire10.MapBytes { return readableMap(m.Annotations) }
+
+func readableMap(m []byte) wire10.MapBytes {
 	if len(m) == 0 {
 		return nil
 	}
@@ -268,7 +272,14 @@ func (c *From10) fillHeaders() {
 		}
 		h.add(name, w.Value)
 	}
-	for w := c.annotations.Walk(); w.NextPair(); {
+	h.addAnnotations(c.annotations)
+	h.addID(headerMessageID, c.properties.MessageID)
+	h.addID(headerCorrelationID, c.properties.CorrelationID)
+}
+
+// addAnnotations adds annotations that are no property.
+func (h *headers) addAnnotations(m wire10.MapBytes) {
+	for w := m.Walk(); w.NextPair(); {
 		if !isName(w.Key) {
 			continue
 		}
@@ -285,8 +296,6 @@ func (c *From10) fillHeaders() {
 			h.add(name, w.Value)
 		}
 	}
-	h.addID(headerMessageID, c.properties.MessageID)
-	h.addID(headerCorrelationID, c.properties.CorrelationID)
 }
 
 // addID adds an id that is no short string.

@@ -45,9 +45,10 @@ func appendHead(dst []byte, m *fsm.Message) []byte {
 	if stored.TTL >= 0 {
 		h.TTL = wire.Some(uint32(stored.TTL))
 	}
-	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m)
+	added := message.Added(m)
+	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m, added)
 	for w := message.Annotations(m.Payload).Walk(); w.NextPair(); {
-		if w.Key.Type == wire.Symbol && !isOurs(m, w.Key.Bytes()) {
+		if w.Key.Type == wire.Symbol && !isOurs(m, added, w.Key.Bytes()) {
 			dst = append(dst, w.Pair...)
 			pairs++
 		}
@@ -60,8 +61,9 @@ func appendConverted(dst []byte, m *fsm.Message) []byte {
 	var from message.From091
 	from.Read(m.Payload)
 	h := from.Header()
-	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m)
-	dst, n := from.AppendAnnotations(dst, func(name []byte) bool { return isOurs(m, name) })
+	added := message.Added(m)
+	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m, added)
+	dst, n := from.AppendAnnotations(dst, func(name []byte) bool { return isOurs(m, added, name) })
 	return from.AppendBare(wire.EndMap(dst, at, pairs+n))
 }
 
@@ -81,9 +83,9 @@ func (c *counts) renderedSize(m *fsm.Message) int {
 	return len(c.head) + len(bareOf(m))
 }
 
-// startAnnotations begins the map of the annotations of a delivery with those of the server: pairs of them. Those of the message
-// that have other names follow. The map starts at position at.
-func startAnnotations(dst []byte, m *fsm.Message) (out []byte, at, pairs int) {
+// startAnnotations begins the map of the annotations of a delivery with those of the server, and with those that receivers have
+// added: pairs of them. Those of the message that have other names follow. The map starts at position at.
+func startAnnotations(dst []byte, m *fsm.Message, added wire.MapBytes) (out []byte, at, pairs int) {
 	dst = wire.StartAnnotations(dst)
 	at = len(dst)
 	dst = wire.StartMap(dst)
@@ -103,8 +105,8 @@ func startAnnotations(dst []byte, m *fsm.Message) (out []byte, at, pairs int) {
 		dst, n = appendDelivery(dst, m)
 		pairs += n
 	}
-	for w := wire.MapBytes(m.Annotations).Walk(); w.NextPair(); {
-		if !isServers(m, w.Key.Bytes()) {
+	for w := added.Walk(); w.NextPair(); {
+		if w.Key.Type == wire.Symbol && !isServers(m, w.Key.Bytes()) {
 			dst = append(dst, w.Pair...)
 			pairs++
 		}
@@ -113,12 +115,12 @@ func startAnnotations(dst []byte, m *fsm.Message) (out []byte, at, pairs int) {
 }
 
 // isOurs reports whether startAnnotations has set an annotation with this name.
-func isOurs(m *fsm.Message, name []byte) bool {
-	if isServers(m, name) || len(m.Annotations) == 0 {
+func isOurs(m *fsm.Message, added wire.MapBytes, name []byte) bool {
+	if isServers(m, name) || len(added) == 0 {
 		return isServers(m, name)
 	}
-	_, added := wire.MapBytes(m.Annotations).Get(string(name))
-	return added
+	_, has := added.Get(string(name))
+	return has
 }
 
 // isServers reports whether the server itself sets the annotation with this name.

@@ -222,3 +222,27 @@ func TestMessagesCostOneAllocation(t *testing.T) {
 		}
 	}
 }
+
+// What receivers have added stands in front of what a message came with. What is damaged, as a backup may bring it, is
+// nothing, and neither is what is no annotation.
+func TestAddedAnnotations(t *testing.T) {
+	added := fsm.AnnotationMap([]*logpb.Annotation{
+		{Key: wire.AppendSymbol(nil, "x-a"), Value: wire.AppendString(nil, "new")}, {Key: wire.AppendUlong(nil, 1), Value: wire.AppendNull(nil)},
+	})
+	stored := wire.AppendData(wire.EndMap(annotate(wire.StartMap(wire.StartAnnotations(nil)), "x-a", "old"), 3, 1), nil)
+	for name, p := range map[string]fsm.Payload{"1.0": mustStore(t, address{key: "q"}, stored), "0-9-1": fsm.AppendPayloadHead(nil, "", "q", nil)} {
+		got := mustDeliver(t, &fsm.Message{Payload: p, Annotations: added})
+		pairs := 0
+		for w := got.Annotations.Walk(); w.NextPair(); {
+			if pairs++; w.Key.Type != wire.Symbol {
+				t.Errorf("%s: a key of type %v", name, w.Key.Type)
+			}
+		}
+		if v, _ := got.Annotations.Get("x-a"); string(v.Bytes()) != "new" || pairs != 3 {
+			t.Errorf("%s: %q of %d", name, v.Bytes(), pairs)
+		}
+		for _, damaged := range [][]byte{added[:len(added)-1], []byte("\xd1\x00\x00\x00\x04\x00\x00\x00\x02"), []byte("x"), fsm.AnnotationMap([]*logpb.Annotation{{}, {}})} {
+			mustDeliver(t, &fsm.Message{Payload: p, Annotations: damaged})
+		}
+	}
+}
