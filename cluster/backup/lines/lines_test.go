@@ -85,6 +85,9 @@ func messages(t *testing.T) []Message {
 		{Payload: mustPayload(t, "x", "k", encodedHeaders(nil), nil), State: &logpb.MessageState{
 			Place: uint32(queue.Ready), Deaths: []*logpb.Death{{Reason: logpb.Death_EXPIRED, Queue: "q", Count: 2, Time: 5, LastTime: 9}},
 		}},
+		{Payload: mustBare(t, fsm.BareHeader{Priority: -1, TTL: -1}, "", "\x00Sw@"), State: &logpb.MessageState{
+			Place: uint32(queue.Returned), Annotations: []*logpb.Annotation{{Key: []byte("\xa3\x03x-a"), Value: []byte("\xa1\x01b")}, {Key: []byte("\xa3\x03x-b"), Value: []byte("@")}},
+		}},
 	}
 }
 
