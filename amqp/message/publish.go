@@ -163,9 +163,9 @@ func Times(headers []byte) (*fsm.Schedule, *fsm.Delay, error) {
 // spelling finds misspelled names. It remembers which of the right ones are there: a message may have very many
 // annotations.
 type spelling[S source] struct {
-	from         S
-	known        []string
-	asked, given uint8 // a bit for each of known, and one for headerXDelay
+	from          S
+	known         []string
+	sought, given uint8 // a bit for each of known, and one for headerXDelay
 }
 
 // misspelled reports whether a name was to be one of those about a time to wait,
@@ -195,8 +195,8 @@ func (x *spelling[S]) isMisspelled(name []byte, near string) bool {
 		return false
 	}
 	bit := uint8(1) << (1 + slices.Index(x.known, near))
-	if x.asked&bit == 0 {
-		x.asked |= bit
+	if x.sought&bit == 0 {
+		x.sought |= bit
 		if _, given := x.from.get(near); given {
 			x.given |= bit
 		}

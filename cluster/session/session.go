@@ -116,9 +116,6 @@ const (
 	eventReply  // the broker's own, to the channel that its routing key names
 )
 
-// releases reports whether what no queue has is released to its publisher, instead of confirmed.
-func (s *Session) releases() bool { return traffic.ProtocolOf(s.conn.protocol) == traffic.AMQP10 }
-
 // confirm joins a publish to the last event if it continues its run. why is as in fsm.SessionEvents.
 func (c *calls) confirm(number uint64, why error) {
 	if why == nil || fsm.IsConfirmed(why) && !c.session.releases() {

@@ -307,6 +307,9 @@ func (s *Session) openTraffic() {
 	s.traffic = s.conn.in.Traffic.Open(s.conn.vhost, traffic.ProtocolOf(s.conn.protocol), origin)
 }
 
+// releases reports whether what no queue has is released to its publisher, instead of confirmed.
+func (s *Session) releases() bool { return traffic.ProtocolOf(s.conn.protocol) == traffic.AMQP10 }
+
 // addTraffic adds what the session has counted to the table.
 func (s *Session) addTraffic() {
 	s.mu.Lock()
