@@ -45,8 +45,8 @@ func appendHead(dst []byte, m *fsm.Message) []byte {
 	if stored.TTL >= 0 {
 		h.TTL = wire.Some(uint32(stored.TTL))
 	}
-	added := message.Added(m)
-	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m, added)
+	added := addedTo(m)
+	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m, added.pairs)
 	for w := message.Annotations(m.Payload).Walk(); w.NextPair(); {
 		if w.Key.Type == wire.Symbol && !isOurs(m, added, w.Key.Bytes()) {
 			dst = append(dst, w.Pair...)
@@ -61,8 +61,8 @@ func appendConverted(dst []byte, m *fsm.Message) []byte {
 	var from message.From091
 	from.Read(m.Payload)
 	h := from.Header()
-	added := message.Added(m)
-	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m, added)
+	added := addedTo(m)
+	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m, added.pairs)
 	dst, n := from.AppendAnnotations(dst, func(name []byte) bool { return isOurs(m, added, name) })
 	return from.AppendBare(wire.EndMap(dst, at, pairs+n))
 }
@@ -115,12 +115,27 @@ func startAnnotations(dst []byte, m *fsm.Message, added wire.MapBytes) (out []by
 }
 
 // isOurs reports whether startAnnotations has set an annotation with this name.
-func isOurs(m *fsm.Message, added wire.MapBytes, name []byte) bool {
-	if isServers(m, name) || len(added) == 0 {
-		return isServers(m, name)
+func isOurs(m *fsm.Message, a added, name []byte) bool {
+	_, has := a.names[string(name)]
+	return has || isServers(m, name)
+}
+
+// added is what receivers have added to a message. Its names are looked for once for each annotation that the message
+// came with, of which there may be very many.
+type added struct {
+	pairs wire.MapBytes
+	names map[string]struct{} // nil: there are none
+}
+
+func addedTo(m *fsm.Message) (a added) {
+	if a.pairs = message.Added(m); len(a.pairs) == 0 {
+		return a
 	}
-	_, has := added.Get(string(name))
-	return has
+	a.names = map[string]struct{}{}
+	for w := a.pairs.Walk(); w.NextPair(); {
+		a.names[string(w.Key.Bytes())] = struct{}{}
+	}
+	return a
 }
 
 // isServers reports whether the server itself sets the annotation with this name.

@@ -3,6 +3,7 @@ package v10
 import (
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
@@ -244,5 +245,24 @@ func TestAddedAnnotations(t *testing.T) {
 		for _, damaged := range [][]byte{added[:len(added)-1], []byte("\xd1\x00\x00\x00\x04\x00\x00\x00\x02"), []byte("x"), fsm.AnnotationMap([]*logpb.Annotation{{}, {}})} {
 			mustDeliver(t, &fsm.Message{Payload: p, Annotations: damaged})
 		}
+	}
+}
+
+// How long a delivery takes is decided by how many annotations its message came with, and not also by how many were added.
+func TestManyAnnotations(t *testing.T) {
+	const all = 300_000
+	var more []*logpb.Annotation
+	for i := range fsm.MaxAnnotations {
+		more = append(more, &logpb.Annotation{Key: wire.AppendSymbol(nil, "x-"+string(rune('0'+i))), Value: wire.AppendNull(nil)})
+	}
+	b := wire.StartMap(wire.StartAnnotations(nil))
+	for range all {
+		b = wire.AppendNull(wire.AppendSymbol(b, "x-z"))
+	}
+	p := mustStore(t, address{key: "q"}, wire.AppendData(wire.EndMap(b, 3, all), nil))
+	begun := time.Now()
+	appendHead(nil, &fsm.Message{Payload: p, Annotations: fsm.AnnotationMap(more)})
+	if took := time.Since(begun); took > time.Second {
+		t.Errorf("it takes %v", took)
 	}
 }
