@@ -186,6 +186,10 @@ func (a annotations) get(name string) (wire.Value, bool) {
 // timeAnnotations are the names that have a meaning for when a message is ready.
 var timeAnnotations = append([]string{annotationTime}, timeHeaders...)
 
+// maxSpelled is how many annotations of a message are looked at for misspelled names: none has more that somebody has
+// written, and looking costs much more than decoding.
+const maxSpelled = 1024
+
 // AnnotatedTimes is Times for annotations. rest are those to store: without what
 // would take effect again in a dead letter.
 func AnnotatedTimes(a wire10.MapBytes) (s *fsm.Schedule, d *fsm.Delay, rest wire10.MapBytes, err error) {
@@ -200,8 +204,9 @@ func AnnotatedTimes(a wire10.MapBytes) (s *fsm.Schedule, d *fsm.Delay, rest wire
 		return nil, nil, a, err
 	}
 	d = delay(from, s != nil)
-	for w := a.Walk(); w.NextPair(); {
-		delayed, err := misspelled(from, w.Key.Bytes(), timeAnnotations)
+	names := spelling[annotations]{from: from, known: timeAnnotations}
+	for w, n := a.Walk(), 0; n < maxSpelled && w.NextPair(); n++ {
+		delayed, err := names.misspelled(w.Key.Bytes())
 		if err != nil {
 			return nil, nil, a, err
 		}

@@ -12,7 +12,7 @@ import (
 // Fields reads a stored message for selectors. What does not decode has no fields.
 func Fields(p fsm.Payload) selector.Message {
 	if p.IsBare() {
-		f := &bareFields{header: p.BareHeader(), annotations: p.Annotations()}
+		f := &bareFields{header: p.BareHeader(), annotations: Annotations(p)}
 		if f.message.Parse(p.Body()) != nil || f.message.ReadProperties(&f.properties) != nil {
 			return &bareFields{header: f.header, annotations: f.annotations}
 		}

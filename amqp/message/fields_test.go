@@ -46,6 +46,10 @@ func TestFieldsOfBare(t *testing.T) {
 	mustMatch(t, p, false, "colour = 'blue'", "p.message_id = '77'", "m.colour = 'red'", "p.colour = 'red'")
 	p, _ = fsm.AppendBareHead(nil, "", "q", fsm.BareHeader{Priority: -1, TTL: -1}, nil, nil)
 	mustMatch(t, append(p, "garbage"...), true, "h.priority = 4", "NOT h.durable", "h.ttl IS NULL AND colour IS NULL AND p.subject IS NULL")
+	for _, damaged := range []string{"\xd1\x00\x00\x00\x04\x00\x00\x00\x02", "\xc1\xff", "x"} {
+		p, _ = fsm.AppendBareHead(nil, "", "q", fsm.BareHeader{Priority: -1, TTL: -1}, []byte(damaged), nil)
+		mustMatch(t, append(p, bare...), true, "m.x IS NULL", "colour = 'red'")
+	}
 }
 
 // Those of a message of AMQP 0-9-1 have the names that they have in AMQP 1.0.

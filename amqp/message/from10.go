@@ -72,8 +72,12 @@ func (c *From10) Release() {
 }
 
 // Annotations returns the annotations with which a payload that IsBare was published; empty: none that can be read.
-func Annotations(p fsm.Payload) wire10.MapBytes {
-	m := p.Annotations()
+func Annotations(p fsm.Payload) wire10.MapBytes { return readableMap(p.Annotations()) }
+
+// Added returns the annotations that receivers have added to a message; empty: none that can be read.
+func Added(m *fsm.Message) wire10.MapBytes { return readableMap(m.Annotations) }
+
+func readableMap(m []byte) wire10.MapBytes {
 	if len(m) == 0 {
 		return nil
 	}
@@ -83,8 +87,16 @@ func Annotations(p fsm.Payload) wire10.MapBytes {
 	return m
 }
 
-// Check reports what a receiver could not read in a payload that IsBare. Publishes are checked when they come.
+// Check reports what a receiver could not read in a payload, but for its body by 0-9-1. Publishes are checked when they come.
 func Check(p fsm.Payload) error {
+	if !p.IsBare() {
+		raw := p.Properties()
+		if len(raw) == 0 {
+			return nil // there are none
+		}
+		_, err := wire091.ParseProperties(raw)
+		return err
+	}
 	sections := p.Body()
 	if m := p.Annotations(); len(m) > 0 {
 		if Annotations(p) == nil {
@@ -260,7 +272,14 @@ func (c *From10) fillHeaders() {
 		}
 		h.add(name, w.Value)
 	}
-	for w := c.annotations.Walk(); w.NextPair(); {
+	h.addAnnotations(c.annotations)
+	h.addID(headerMessageID, c.properties.MessageID)
+	h.addID(headerCorrelationID, c.properties.CorrelationID)
+}
+
+// addAnnotations adds annotations that are no property.
+func (h *headers) addAnnotations(m wire10.MapBytes) {
+	for w := m.Walk(); w.NextPair(); {
 		if !isName(w.Key) {
 			continue
 		}
@@ -277,8 +296,6 @@ func (c *From10) fillHeaders() {
 			h.add(name, w.Value)
 		}
 	}
-	h.addID(headerMessageID, c.properties.MessageID)
-	h.addID(headerCorrelationID, c.properties.CorrelationID)
 }
 
 // addID adds an id that is no short string.

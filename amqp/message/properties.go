@@ -178,7 +178,7 @@ func describe(raw []byte) *fsm.Table {
 // Body returns the body of a message as a delivery of it shows it.
 func (Properties) Body(p fsm.Payload) []byte { return Body(p) }
 
-// Check reports what is wrong with a payload in the form of AMQP 1.0, which did not come by that protocol.
+// Check reports what is wrong with a payload that no protocol has checked.
 func (Properties) Check(p fsm.Payload) error { return Check(p) }
 
 // Answer returns the properties of an answer of the broker itself to a request

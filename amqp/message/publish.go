@@ -145,10 +145,11 @@ func Times(headers []byte) (*fsm.Schedule, *fsm.Delay, error) {
 		return nil, nil, err
 	}
 	d := delay(from, s != nil)
+	names := spelling[fields]{from: from, known: timeHeaders}
 	for rest := headers; len(rest) > 0; {
 		var name []byte
 		name, rest = wire.NextField(rest)
-		delayed, err := misspelled(from, name, timeHeaders)
+		delayed, err := names.misspelled(name)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -159,21 +160,29 @@ func Times(headers []byte) (*fsm.Schedule, *fsm.Delay, error) {
 	return s, d, nil
 }
 
+// spelling finds misspelled names. It remembers which of the right ones are there: a message may have very many
+// annotations.
+type spelling[S source] struct {
+	from          S
+	known         []string
+	sought, given uint8 // a bit for each of known, and one for headerXDelay
+}
+
 // misspelled reports whether a name was to be one of those about a time to wait,
 // known or that of the delay. err is a precondition refusal, delayed one that
 // concerns only delayed exchanges. Names are the applications' own, so those of
 // short headers must differ by one letter only.
-func misspelled[S source](from S, name []byte, known []string) (delayed, err error) {
-	if len(name) < len(headerXDelay)-1 || name[0]|0x20 != 'x' || name[1] != '-' || slices.Contains(known, string(name)) {
+func (x *spelling[S]) misspelled(name []byte) (delayed, err error) {
+	if len(name) < len(headerXDelay)-1 || name[0]|0x20 != 'x' || name[1] != '-' || slices.Contains(x.known, string(name)) {
 		return nil, nil
 	}
 	if slices.Contains(missingHeaders, string(name)) {
 		return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s: not implemented", name))
 	}
-	if near := fsm.Nearest(string(name), known, 2); isMisspelled(from, name, near) {
+	if near := fsm.Nearest(string(name), x.known, 2); x.isMisspelled(name, near) {
 		return nil, refuseName(name, near)
 	}
-	if near := fsm.Nearest(string(name), []string{headerXDelay}, 1); isMisspelled(from, name, near) {
+	if near := fsm.Nearest(string(name), []string{headerXDelay}, 1); x.isMisspelled(name, near) {
 		delayed = refuseName(name, near)
 	}
 	return delayed, nil
@@ -181,12 +190,18 @@ func misspelled[S source](from S, name []byte, known []string) (delayed, err err
 
 // isMisspelled reports whether near, if it is not empty, is another name than
 // this one, and one that is not there.
-func isMisspelled[S source](from S, name []byte, near string) bool {
+func (x *spelling[S]) isMisspelled(name []byte, near string) bool {
 	if near == "" || near == string(name) {
 		return false
 	}
-	_, given := from.get(near)
-	return !given
+	bit := uint8(1) << (1 + slices.Index(x.known, near))
+	if x.sought&bit == 0 {
+		x.sought |= bit
+		if _, given := x.from.get(near); given {
+			x.given |= bit
+		}
+	}
+	return x.given&bit == 0
 }
 
 func refuseName(name []byte, near string) error {

@@ -1,7 +1,10 @@
 package message
 
 import (
+	"slices"
+
 	"github.com/quorate/quorate/amqp/v091/wire"
+	wire10 "github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -9,7 +12,7 @@ import (
 // ChangesProperties reports whether m goes out with other properties than it
 // came in with.
 func ChangesProperties(m *fsm.Message) bool {
-	return tellsCounts(m) || len(m.Deaths) > 0 || m.ScheduledFor != 0 || m.LockToken != ""
+	return tellsCounts(m) || len(m.Deaths) > 0 || m.ScheduledFor != 0 || m.LockToken != "" || len(m.Annotations) > 0
 }
 
 // tellsCounts reports whether m goes out with the headers that count how often
@@ -40,6 +43,9 @@ func RenderProperties(dst, raw []byte, m *fsm.Message) []byte {
 		e.RemoveHeaders = infoHeaders
 		e.SetHeaders = append(e.SetHeaders, deliveryInfo(m)...)
 	}
+	if added := Added(m); len(added) > 0 {
+		e.SetHeaders = append(e.SetHeaders, addedHeaders(added, &e)...)
+	}
 	out, err := wire.EditProperties(dst, raw, &e)
 	if err != nil {
 		return append(dst, raw...) // they were checked when they came in
@@ -64,6 +70,22 @@ func deliveryInfo(m *fsm.Message) wire.Table {
 		}
 	}
 	return t
+}
+
+// maxAdded bounds the headers that are made of what receivers have added to a message: a few bytes can stand for many
+// values.
+const maxAdded = 4 * fsm.MaxAnnotationBytes
+
+// addedHeaders renders annotations that receivers of AMQP 1.0 have added, which stand in front of what the message came
+// with, but for the names that e has.
+func addedHeaders(annotations wire10.MapBytes, e *wire.Edit) wire.Table {
+	var h headers
+	h.reset(maxAdded)
+	h.addAnnotations(annotations)
+	return slices.DeleteFunc(h.decoded(), func(f wire.Field) bool {
+		_, has := e.SetHeaders.Get(f.Name)
+		return has || slices.Contains(e.RemoveHeaders, f.Name)
+	})
 }
 
 // deathHeaders renders a death history, newest first.

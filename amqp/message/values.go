@@ -190,34 +190,46 @@ func isName(key wire10.Value) bool {
 // append10 appends a value of 0-9-1 in which there are no others. false: there is no such value in AMQP 1.0.
 func append10(dst []byte, v wire091.Raw) ([]byte, bool) {
 	switch v.Tag() {
+	case wire091.TagString, wire091.TagBytes:
+		return AppendSimple(dst, v.Tag(), 0, v.Bytes())
+	case wire091.TagDecimal, wire091.TagArray, wire091.TagTable:
+		return dst, false
+	}
+	return AppendSimple(dst, v.Tag(), v.Int(), nil)
+}
+
+// AppendSimple appends a value of 0-9-1 in which there are no others: a number, or a text or bytes. false: there is no such
+// value in AMQP 1.0.
+func AppendSimple(dst []byte, tag byte, n int64, text []byte) ([]byte, bool) {
+	switch tag {
 	case wire091.TagVoid:
 		return wire10.AppendNull(dst), true
 	case wire091.TagBool:
-		return wire10.AppendBool(dst, v.Int() != 0), true
+		return wire10.AppendBool(dst, n != 0), true
 	case wire091.TagInt8:
-		return wire10.AppendByte(dst, int8(v.Int())), true
+		return wire10.AppendByte(dst, int8(n)), true
 	case wire091.TagUint8:
-		return wire10.AppendUbyte(dst, byte(v.Int())), true
+		return wire10.AppendUbyte(dst, byte(n)), true
 	case wire091.TagInt16:
-		return wire10.AppendShort(dst, int16(v.Int())), true
+		return wire10.AppendShort(dst, int16(n)), true
 	case wire091.TagUint16:
-		return wire10.AppendUshort(dst, uint16(v.Int())), true
+		return wire10.AppendUshort(dst, uint16(n)), true
 	case wire091.TagInt32:
-		return wire10.AppendInt(dst, int32(v.Int())), true
+		return wire10.AppendInt(dst, int32(n)), true
 	case wire091.TagUint32:
-		return wire10.AppendUint(dst, uint32(v.Int())), true
+		return wire10.AppendUint(dst, uint32(n)), true
 	case wire091.TagInt64, wire091.TagInt64Alt:
-		return wire10.AppendLong(dst, v.Int()), true
+		return wire10.AppendLong(dst, n), true
 	case wire091.TagFloat32:
-		return wire10.AppendFloatBits(dst, uint32(v.Int())), true
+		return wire10.AppendFloatBits(dst, uint32(n)), true
 	case wire091.TagFloat64:
-		return wire10.AppendDoubleBits(dst, uint64(v.Int())), true
+		return wire10.AppendDoubleBits(dst, uint64(n)), true
 	case wire091.TagTimestamp:
-		return appendSeconds(dst, uint64(v.Int()))
+		return appendSeconds(dst, uint64(n))
 	case wire091.TagString:
-		return AppendText(dst, v.Bytes()), true
+		return AppendText(dst, text), true
 	case wire091.TagBytes:
-		return wire10.AppendBinary(dst, v.Bytes()), true
+		return wire10.AppendBinary(dst, text), true
 	}
 	return dst, false
 }

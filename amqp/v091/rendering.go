@@ -21,7 +21,7 @@ func (r *rendering) properties(m *fsm.Message, frameMax uint32) []byte {
 	case !isBare && !changes:
 		return raw
 	case !isBare && r.of != m:
-		r.with = messages.RenderProperties(r.with[:0], raw, m)
+		r.render(raw, m, int(frameMax)-headOfHeader)
 	case isBare && r.of != m:
 		r.convert(m, int(frameMax)-headOfHeader)
 	}
@@ -40,10 +40,21 @@ func (r *rendering) convert(m *fsm.Message, limit int) {
 	if !messages.ChangesProperties(m) {
 		return
 	}
-	r.with = messages.RenderProperties(r.with[:0], r.list, m)
+	r.render(r.list, m, limit)
 	if over := len(r.with) - limit; over > 0 {
 		r.list = r.from.AppendProperties(r.list[:0], len(r.list)-over)
-		r.with = messages.RenderProperties(r.with[:0], r.list, m)
+		r.render(r.list, m, limit)
+	}
+}
+
+// render makes the properties of an encoded list, with what the broker adds: without what receivers have added, unless
+// that fits.
+func (r *rendering) render(list []byte, m *fsm.Message, limit int) {
+	r.with = messages.RenderProperties(r.with[:0], list, m)
+	if len(r.with) > limit && len(m.Annotations) > 0 {
+		plain := *m
+		plain.Annotations = nil
+		r.with = messages.RenderProperties(r.with[:0], list, &plain)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -190,7 +191,7 @@ func filtersOf(m wire.MapBytes) (all []FilterInfo) {
 			d.Next()
 			v = d.Value
 		}
-		f.Value = catalogValue(v)
+		f.Value = message.Value(v)
 		all = append(all, f)
 	}
 	return all

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -158,7 +159,7 @@ func consumerArguments(properties wire.MapBytes, releases bool) *fsm.Table {
 		case name == timeoutAction && isText(properties, name, "detach"): // what happens if nobody says otherwise
 			add(name, &logpb.Value{Tag: 'S', Str: []byte("cancel")})
 		case strings.HasPrefix(name, "x-"):
-			if v := catalogValue(w.Value); v != nil {
+			if v := argument(w.Value); v != nil {
 				add(name, v)
 				releases = releases && name != timeoutAction
 			}
@@ -168,6 +169,18 @@ func consumerArguments(properties wire.MapBytes, releases bool) *fsm.Table {
 		add(timeoutAction, &logpb.Value{Tag: 'S', Str: []byte("suspend")})
 	}
 	return t
+}
+
+// argument returns a value as an argument of a consumer. None of them has values in it, of which a few bytes can stand for
+// many: such a one is of the wrong type, whatever is in it.
+func argument(v wire.Value) *logpb.Value {
+	switch v.Type {
+	case wire.List, wire.Array:
+		return &logpb.Value{Tag: 'A'}
+	case wire.Map:
+		return &logpb.Value{Tag: 'F', Table: &fsm.Table{}}
+	}
+	return message.Value(v)
 }
 
 // cancel returns the call that ends the consumer of a link, gives back what the client has not settled, and pushes an

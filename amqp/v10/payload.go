@@ -45,9 +45,10 @@ func appendHead(dst []byte, m *fsm.Message) []byte {
 	if stored.TTL >= 0 {
 		h.TTL = wire.Some(uint32(stored.TTL))
 	}
-	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m)
+	added := addedTo(m)
+	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m, added.pairs)
 	for w := message.Annotations(m.Payload).Walk(); w.NextPair(); {
-		if w.Key.Type == wire.Symbol && !isOurs(m, w.Key.Bytes()) {
+		if w.Key.Type == wire.Symbol && !isOurs(m, added, w.Key.Bytes()) {
 			dst = append(dst, w.Pair...)
 			pairs++
 		}
@@ -60,8 +61,9 @@ func appendConverted(dst []byte, m *fsm.Message) []byte {
 	var from message.From091
 	from.Read(m.Payload)
 	h := from.Header()
-	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m)
-	dst, n := from.AppendAnnotations(dst, func(name []byte) bool { return isOurs(m, name) })
+	added := addedTo(m)
+	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m, added.pairs)
+	dst, n := from.AppendAnnotations(dst, func(name []byte) bool { return isOurs(m, added, name) })
 	return from.AppendBare(wire.EndMap(dst, at, pairs+n))
 }
 
@@ -94,9 +96,9 @@ func emptied(head []byte) []byte {
 	return head[:0]
 }
 
-// startAnnotations begins the map of the annotations of a delivery with those of the server: pairs of them. Those of the message
-// that have other names follow. The map starts at position at.
-func startAnnotations(dst []byte, m *fsm.Message) (out []byte, at, pairs int) {
+// startAnnotations begins the map of the annotations of a delivery with those of the server, and with those that receivers have
+// added: pairs of them. Those of the message that have other names follow. The map starts at position at.
+func startAnnotations(dst []byte, m *fsm.Message, added wire.MapBytes) (out []byte, at, pairs int) {
 	dst = wire.StartAnnotations(dst)
 	at = len(dst)
 	dst = wire.StartMap(dst)
@@ -116,8 +118,8 @@ func startAnnotations(dst []byte, m *fsm.Message) (out []byte, at, pairs int) {
 		dst, n = appendDelivery(dst, m)
 		pairs += n
 	}
-	for w := wire.MapBytes(m.Annotations).Walk(); w.NextPair(); {
-		if !isServers(m, w.Key.Bytes()) {
+	for w := added.Walk(); w.NextPair(); {
+		if w.Key.Type == wire.Symbol && !isServers(m, w.Key.Bytes()) {
 			dst = append(dst, w.Pair...)
 			pairs++
 		}
@@ -126,12 +128,27 @@ func startAnnotations(dst []byte, m *fsm.Message) (out []byte, at, pairs int) {
 }
 
 // isOurs reports whether startAnnotations has set an annotation with this name.
-func isOurs(m *fsm.Message, name []byte) bool {
-	if isServers(m, name) || len(m.Annotations) == 0 {
-		return isServers(m, name)
+func isOurs(m *fsm.Message, a added, name []byte) bool {
+	_, has := a.names[string(name)]
+	return has || isServers(m, name)
+}
+
+// added is what receivers have added to a message. Its names are looked for once for each annotation that the message
+// came with, of which there may be very many.
+type added struct {
+	pairs wire.MapBytes
+	names map[string]struct{} // nil: there are none
+}
+
+func addedTo(m *fsm.Message) (a added) {
+	if a.pairs = message.Added(m); len(a.pairs) == 0 {
+		return a
 	}
-	_, added := wire.MapBytes(m.Annotations).Get(string(name))
-	return added
+	a.names = map[string]struct{}{}
+	for w := a.pairs.Walk(); w.NextPair(); {
+		a.names[string(w.Key.Bytes())] = struct{}{}
+	}
+	return a
 }
 
 // isServers reports whether the server itself sets the annotation with this name.

@@ -3,6 +3,7 @@ package v10
 import (
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
@@ -220,5 +221,48 @@ func TestMessagesCostOneAllocation(t *testing.T) {
 		if n := testing.AllocsPerRun(100, func() { appendHead(dst, out) }); n > 0 {
 			t.Errorf("%v allocations for a delivery", n)
 		}
+	}
+}
+
+// What receivers have added stands in front of what a message came with. What is damaged, as a backup may bring it, is
+// nothing, and neither is what is no annotation.
+func TestAddedAnnotations(t *testing.T) {
+	added := fsm.AnnotationMap([]*logpb.Annotation{
+		{Key: wire.AppendSymbol(nil, "x-a"), Value: wire.AppendString(nil, "new")}, {Key: wire.AppendUlong(nil, 1), Value: wire.AppendNull(nil)},
+	})
+	stored := wire.AppendData(wire.EndMap(annotate(wire.StartMap(wire.StartAnnotations(nil)), "x-a", "old"), 3, 1), nil)
+	for name, p := range map[string]fsm.Payload{"1.0": mustStore(t, address{key: "q"}, stored), "0-9-1": fsm.AppendPayloadHead(nil, "", "q", nil)} {
+		got := mustDeliver(t, &fsm.Message{Payload: p, Annotations: added})
+		pairs := 0
+		for w := got.Annotations.Walk(); w.NextPair(); {
+			if pairs++; w.Key.Type != wire.Symbol {
+				t.Errorf("%s: a key of type %v", name, w.Key.Type)
+			}
+		}
+		if v, _ := got.Annotations.Get("x-a"); string(v.Bytes()) != "new" || pairs != 3 {
+			t.Errorf("%s: %q of %d", name, v.Bytes(), pairs)
+		}
+		for _, damaged := range [][]byte{added[:len(added)-1], []byte("\xd1\x00\x00\x00\x04\x00\x00\x00\x02"), []byte("x"), fsm.AnnotationMap([]*logpb.Annotation{{}, {}})} {
+			mustDeliver(t, &fsm.Message{Payload: p, Annotations: damaged})
+		}
+	}
+}
+
+// How long a delivery takes is decided by how many annotations its message came with, and not also by how many were added.
+func TestManyAnnotations(t *testing.T) {
+	const all = 300_000
+	var more []*logpb.Annotation
+	for i := range fsm.MaxAnnotations {
+		more = append(more, &logpb.Annotation{Key: wire.AppendSymbol(nil, "x-"+string(rune('0'+i))), Value: wire.AppendNull(nil)})
+	}
+	b := wire.StartMap(wire.StartAnnotations(nil))
+	for range all {
+		b = wire.AppendNull(wire.AppendSymbol(b, "x-z"))
+	}
+	p := mustStore(t, address{key: "q"}, wire.AppendData(wire.EndMap(b, 3, all), nil))
+	begun := time.Now()
+	appendHead(nil, &fsm.Message{Payload: p, Annotations: fsm.AnnotationMap(more)})
+	if took := time.Since(begun); took > time.Second {
+		t.Errorf("it takes %v", took)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -257,7 +258,7 @@ func (r *request) readBody(what string, into fields) error {
 				if err := checkArguments(w.Value); err != nil {
 					return err
 				}
-				*to = catalogTable(w.Value)
+				*to = message.Value(w.Value).GetTable()
 				ok = *to != nil || w.Value.Len() == 0
 			}
 		}

@@ -70,6 +70,35 @@ func TestArgumentsOfAnotherProtocol(t *testing.T) {
 	}
 }
 
+// Properties of a link that stand for many values in few bytes are no argument of a consumer, and cost nothing.
+func TestManyValuesInLinkProperties(t *testing.T) {
+	many := []byte("\xf0\x00\x00\x00\x05\x00\x01\x00\x00\x40") // 65536 times null
+	const each = 20
+	b := wire.StartMap(nil)
+	for range each {
+		b = append(wire.AppendSymbol(b, "x-a"), many...)
+	}
+	b = wire.AppendLong(wire.AppendSymbol(b, "x-lock-duration"), 5)
+	var values int
+	var count func(v *logpb.Value)
+	count = func(v *logpb.Value) {
+		values++
+		for _, e := range v.GetArray() {
+			count(e)
+		}
+		for _, f := range v.GetTable().GetFields() {
+			count(f.GetValue())
+		}
+	}
+	all := consumerArguments(wire.EndMap(b, 0, each+1), false).GetFields()
+	for _, f := range all {
+		count(f.GetValue())
+	}
+	if last := all[len(all)-1]; values > 2*each || last.Name != "x-lock-duration" || last.GetValue().GetInt() != 5 {
+		t.Errorf("%d values, and %v", values, last)
+	}
+}
+
 // Whatever a client sends as a request is taken in without a panic, and what its arguments become is bounded.
 func FuzzRequest(f *testing.F) {
 	for _, r := range []struct{ method, path string }{

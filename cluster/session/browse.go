@@ -52,12 +52,16 @@ func (x *browsers) browse(ctx context.Context, spec *fsm.ConsumeSpec) error {
 	}
 	b := &browser{session: s, number: spec.Number, queue: q.ID}
 	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		return errLost
+	}
 	if x.all == nil {
 		x.all = map[uint64]*browser{}
 	}
 	x.all[spec.Number] = b
-	s.mu.Unlock()
 	in.browsing.add(b)
+	s.mu.Unlock()
 	in.browsing.rounds.Add(q.ID)            // it may be gone
 	if err := s.stillReads(q); err != nil { // Renew may have missed it
 		x.close(b)

@@ -85,3 +85,16 @@ func TestBrowser(t *testing.T) {
 		t.Errorf("its queue is gone: %v", c.log)
 	}
 }
+
+// A browser that comes when its channel has closed is not kept: nobody would end it.
+func TestBrowserOfClosedSession(t *testing.T) {
+	w := newWorld(t)
+	w.mustHost()
+	defer w.close()
+	s := w.mustSession(&recorder{})
+	w.MustQueue("q")
+	s.Close(t.Context())
+	if err := s.Consume(t.Context(), fsm.ConsumeSpec{Queue: "q", Number: 4, Credit: true, Browse: true}); err == nil || len(s.conn.in.browsing.of) != 0 {
+		t.Errorf("%v, and %d queues are browsed", err, len(s.conn.in.browsing.of))
+	}
+}

@@ -118,7 +118,7 @@ const (
 
 // confirm joins a publish to the last event if it continues its run. why is as in fsm.SessionEvents.
 func (c *calls) confirm(number uint64, why error) {
-	if fsm.IsConfirmed(why) {
+	if why == nil || fsm.IsConfirmed(why) && !c.session.releases() {
 		c.tally.Confirmed()
 	}
 	if n := len(c.events); n > 0 {
@@ -410,7 +410,7 @@ func (q *sessionQueue) publish(p *fsm.Publish, ceiling uint64, store bool, group
 		q.enqueue.MessageId = string(q.session.publisher.properties.Property(p.Payload, catalog.PropertyMessageID))
 	}
 	q.command = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &q.enqueue}
-	q.stream.Add(&q.command, stream.Pending{Payload: p.Payload, Number: p.Number, Mandatory: p.Mandatory, Note: note})
+	q.stream.Add(&q.command, stream.Pending{Payload: p.Payload, Number: p.Number, Mandatory: p.Mandatory, Confirm: p.Confirm, Note: note})
 }
 
 // Answered handles the answer to one command.
@@ -638,14 +638,16 @@ func (x *publisher) unroutable(p *fsm.Publish) {
 	x.session.mu.Lock()
 	defer x.session.mu.Unlock()
 	x.session.tally.Published(p.Exchange, len(p.Payload), 0, p.Confirm)
-	x.countUnroutable(p.Mandatory)
-	x.session.tally.Confirmed()
+	x.countUnroutable(p.Mandatory, p.Confirm)
+	if !x.session.releases() {
+		x.session.tally.Confirmed()
+	}
 }
 
-// countUnroutable counts a message without a queue. The lock is held.
-func (x *publisher) countUnroutable(mandatory bool) {
+// countUnroutable counts a message without a queue, as returned if its publisher is told so. The lock is held.
+func (x *publisher) countUnroutable(mandatory, confirm bool) {
 	what := traffic.DropUnroutable
-	if mandatory {
+	if mandatory || confirm && x.session.releases() {
 		what = traffic.ReturnUnroutable
 	}
 	x.session.tally.Count(what)
@@ -908,7 +910,7 @@ func fanOf(p *stream.Pending) *fanout {
 
 // copyOver records the outcome of one copy of a publish, and settles the publish with the last one.
 // A mandatory publish that is unroutable is returned first. The lock is held.
-func (x *publisher) copyOver(number uint64, payload fsm.Payload, mandatory bool, fan *fanout, why error) {
+func (x *publisher) copyOver(p *stream.Pending, fan *fanout, why error) {
 	if fan != nil {
 		fan.worst = graver(fan.worst, why)
 		if fan.left--; fan.left > 0 {
@@ -917,12 +919,12 @@ func (x *publisher) copyOver(number uint64, payload fsm.Payload, mandatory bool,
 		why = fan.worst
 	}
 	if why == fsm.ErrUnroutable {
-		x.countUnroutable(mandatory)
-		if mandatory {
-			x.session.add(event{kind: eventReturned, payload: payload})
+		x.countUnroutable(p.Mandatory, p.Confirm)
+		if p.Mandatory {
+			x.session.add(event{kind: eventReturned, payload: p.Payload})
 		}
 	}
-	x.session.confirm(number, why)
+	x.session.confirm(p.Number, why)
 }
 
 // answered handles a queue's answer to one copy of a publish. The lock is held.
@@ -939,7 +941,7 @@ func (x *publisher) answered(q *sessionQueue, p *stream.Pending, r fsm.Result) {
 		x.session.conn.in.queues.OddAnswer(q.stream.Queue(), "publish", r.Code)
 		why = x.notTaken(q, fsm.OutOfOrder)
 	}
-	x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), why)
+	x.copyOver(p, fanOf(p), why)
 }
 
 // rejection finds out why a queue has refused a publish, which it does not say.

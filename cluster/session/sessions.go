@@ -34,7 +34,7 @@ type Properties interface {
 	Describe(m *fsm.Message) *fsm.Table
 	// Body returns the body of a message, as Describe shows its properties. It may be a part of the payload.
 	Body(p fsm.Payload) []byte
-	// Check reports what is wrong with a payload in the form of AMQP 1.0, which did not come by that protocol.
+	// Check reports what is wrong with a payload that no protocol has checked.
 	Check(p fsm.Payload) error
 	// Encode encodes properties of the names and types that Describe gives. The error is a
 	// *fsm.Refusal.
@@ -306,6 +306,9 @@ func (s *Session) openTraffic() {
 	}
 	s.traffic = s.conn.in.Traffic.Open(s.conn.vhost, traffic.ProtocolOf(s.conn.protocol), origin)
 }
+
+// releases reports whether what no queue has is released to its publisher, instead of confirmed.
+func (s *Session) releases() bool { return traffic.ProtocolOf(s.conn.protocol) == traffic.AMQP10 }
 
 // addTraffic adds what the session has counted to the table.
 func (s *Session) addTraffic() {

@@ -26,7 +26,7 @@ func (x *publisher) strayed(q *sessionQueue, p *stream.Pending) {
 	again, err := publishOf(p, x.properties)
 	if err != nil {
 		x.node.Logger.Error("message cannot be routed again", "queue", uint64(q.stream.Queue()), "error", err)
-		x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), x.notTaken(q, fsm.OutOfOrder))
+		x.copyOver(p, fanOf(p), x.notTaken(q, fsm.OutOfOrder))
 		return
 	}
 	q.strays = append(q.strays, stray{again, fanOf(p)})
@@ -51,7 +51,7 @@ func publishOf(of *stream.Pending, properties Properties) (fsm.Publish, error) {
 	p := fsm.Publish{
 		Number: of.Number, Exchange: string(payload.Exchange()), RoutingKey: string(payload.RoutingKey()), Payload: payload,
 		TTL: fsm.Millis(e.GetTtlPlusOne()) - 1, Priority: int(e.GetPriorityPlusOne()) - 1, HasExpiration: e.GetHasExpiration(),
-		Copies: append(properties.Copies(payload), payload.BlindKeys()...), Mandatory: of.Mandatory,
+		Copies: append(properties.Copies(payload), payload.BlindKeys()...), Mandatory: of.Mandatory, Confirm: of.Confirm,
 		MessageID: e.GetMessageId(), CorrelationID: e.GetCorrelationId(),
 	}
 	if w, is := of.Note.(*timing); is {
@@ -109,7 +109,7 @@ func (x *publisher) routeStray(v *catalog.View, one *stray) {
 	queues, limits, err := x.routeAgain(v, p, fan)
 	switch {
 	case len(queues) == 0:
-		x.copyOver(p.Number, p.Payload, p.Mandatory, fan, err)
+		x.copyOver(&stream.Pending{Payload: p.Payload, Number: p.Number, Mandatory: p.Mandatory, Confirm: p.Confirm}, fan, err)
 		return
 	case fan != nil:
 		fan.left += len(queues) - 1

@@ -70,3 +70,30 @@ func TestTraffic(t *testing.T) {
 		t.Errorf("all have %v, want %v", sum, want)
 	}
 }
+
+// TestReleasedTraffic: where what has no queue is released to its publisher it counts as returned if the publisher is
+// told so, and never as confirmed.
+func TestReleasedTraffic(t *testing.T) {
+	x := newStrays(t)
+	x.s.conn.protocol = traffic.AMQP10.String()
+	for number, confirm := range map[uint64]bool{1: true, 2: false, 3: true} {
+		p := &fsm.Publish{Number: number, RoutingKey: "nowhere", Payload: grouptest.Payload("m"), TTL: -1, Priority: -1, Confirm: confirm}
+		if routed, err := x.s.Publish(p); err != nil || routed {
+			t.Fatal(routed, err)
+		}
+	}
+	q := x.MustQueue("q")
+	for number, confirm := range map[uint64]bool{4: true, 5: false} {
+		p := &fsm.Publish{Number: number, RoutingKey: "q", Payload: grouptest.Payload("m"), TTL: -1, Priority: -1, Confirm: confirm}
+		if routed, err := x.s.Publish(p); err != nil || !routed {
+			t.Fatal(routed, err)
+		}
+	}
+	x.answer(q, fsm.Gone)
+	x.deleteQueue(q)
+	x.s.Close(t.Context())
+	sum := x.sessions.Traffic.Totals().All
+	if sum[traffic.ReturnUnroutable] != 3 || sum[traffic.DropUnroutable] != 2 || sum[traffic.Confirm] != 0 {
+		t.Errorf("%d are returned, %d dropped, %d confirmed", sum[traffic.ReturnUnroutable], sum[traffic.DropUnroutable], sum[traffic.Confirm])
+	}
+}

@@ -115,9 +115,9 @@ type Pending struct {
 	// Call is who waits for the answer; nil: nobody.
 	Call *Call
 	// The owner's own: they come back with the answer.
-	Number    uint64
-	Mandatory bool
-	Note      any
+	Number             uint64
+	Mandatory, Confirm bool
+	Note               any
 
 	seq     uint64
 	encoded []byte // nil: a settlement that is encoded when it is sent

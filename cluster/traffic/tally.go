@@ -124,8 +124,8 @@ type Counter uint8
 const (
 	Publish           Counter = iota // messages that were published; of a queue: that were routed to it
 	Confirm                          // and confirmed to their publisher
-	ReturnUnroutable                 // mandatory ones without a route
-	DropUnroutable                   // other ones without a route
+	ReturnUnroutable                 // those without a route whose publisher is told so
+	DropUnroutable                   // others without a route
 	Deliver                          // deliveries to consumers that acknowledge
 	DeliverNoAck                     // and to those that do not
 	Get                              // messages taken by a get that acknowledges

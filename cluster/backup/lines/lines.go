@@ -42,7 +42,7 @@ type Properties interface {
 	// Expiration returns the time-to-live with which a message was published, empty if it
 	// has none.
 	Expiration(p fsm.Payload) string
-	// Check reports what is wrong with a payload in the form of AMQP 1.0.
+	// Check reports what is wrong with a payload that no protocol has checked.
 	Check(p fsm.Payload) error
 }
 
@@ -341,10 +341,8 @@ func (r *Reader) message(x *message) (*Message, error) {
 		return nil, err
 	}
 	m := &Message{Payload: append(fsm.Payload(head), body...)}
-	if x.Bare != nil {
-		if err := r.properties.Check(m.Payload); err != nil {
-			return nil, err
-		}
+	if err := r.properties.Check(m.Payload); err != nil {
+		return nil, err
 	}
 	if x.State != nil {
 		m.State, err = x.State.record()

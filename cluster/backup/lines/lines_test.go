@@ -73,7 +73,7 @@ func messages(t *testing.T) []Message {
 		{Payload: mustPayload(t, "x", "k", encodedHeaders(nil), []byte("\xff\x00")), State: &logpb.MessageState{
 			Place: uint32(queue.Scheduled), DueAt: math.MaxInt64, ScheduleId: "s", ScheduledFor: -1, TtlPlusOne: 1, TtlCeilingPlusOne: 2,
 		}},
-		{Payload: mustPayload(t, "x", "k", []byte("no properties"), nil), State: &logpb.MessageState{
+		{Payload: mustPayload(t, "x", "k", encodedHeaders([]byte("\x01xt\x02")), nil), State: &logpb.MessageState{
 			Place: uint32(queue.Waiting), Reason: logpb.Death_DELIVERY_LIMIT, Forwarded: true, Deaths: []*logpb.Death{
 				{Reason: logpb.Death_EXPIRED, Queue: "q", Count: 2, Time: 5, Exchange: "x", RoutingKeys: []string{"a", "\xff"}, OriginalExpiration: "7", First: true, LastExchange: "y"},
 				{Reason: logpb.Death_MAXHOPS, Queue: "p"},
@@ -84,6 +84,9 @@ func messages(t *testing.T) []Message {
 		{Payload: mustBare(t, fsm.BareHeader{Durable: true, Priority: 0, TTL: 1<<32 - 1}, "\xc1\x01\x00", "\x00\x53\x75\xa0\x01\xff", "blind")},
 		{Payload: mustPayload(t, "x", "k", encodedHeaders(nil), nil), State: &logpb.MessageState{
 			Place: uint32(queue.Ready), Deaths: []*logpb.Death{{Reason: logpb.Death_EXPIRED, Queue: "q", Count: 2, Time: 5, LastTime: 9}},
+		}},
+		{Payload: mustBare(t, fsm.BareHeader{Priority: -1, TTL: -1}, "", "\x00Sw@"), State: &logpb.MessageState{
+			Place: uint32(queue.Returned), Annotations: []*logpb.Annotation{{Key: []byte("\xa3\x03x-a"), Value: []byte("\xa1\x01b")}, {Key: []byte("\xa3\x03x-b"), Value: []byte("@")}},
 		}},
 	}
 }
@@ -151,7 +154,7 @@ func TestReadable(t *testing.T) {
 			t.Errorf("no %s in\n%s", want, all[2])
 		}
 	}
-	if !strings.Contains(all[3], `"properties":{"headers":{}},"body_base64":"/wA="`) || !strings.Contains(all[4], `"properties_base64":"bm8g`) || !strings.Contains(all[5], `"properties_base64"`) {
+	if !strings.Contains(all[3], `"properties":{"headers":{}},"body_base64":"/wA="`) || !strings.Contains(all[4], `"properties_base64":"IA`) || !strings.Contains(all[5], `"properties_base64"`) {
 		t.Errorf("%s\n%s\n%s", all[3], all[4], all[5])
 	}
 }
@@ -190,6 +193,7 @@ func TestRefused(t *testing.T) {
 		`{"body":"x","amqp_1_0":{},"properties_base64":"eA=="}`: "excludes", `{"body":"x","amqp_1_0":{"ttl":4294967296}}`: "ttl",
 		`{"body":"x","amqp_1_0":{}}`: "described", `{"body":"\u0000Ss\u0045","amqp_1_0":{}}`: "no body", `{"body":"\u0000SpE\u0000Sw@","amqp_1_0":{}}`: "before", `{"body":"\u0000Sw@\u0000SsE","amqp_1_0":{}}`: "order",
 		`{"body":"\u0000Sw@","amqp_1_0":{"annotations_base64":"eA=="}}`: "annotations", `{"body":"\u0000SqE\u0000Sw@","amqp_1_0":{}}`: "type",
+		`{"body":"x","properties_base64":"eA=="}`: "propert", `{"body":"x","properties_base64":"IAAAAAAF"}`: "table", `{"body":"x","properties_base64":"AAAA"}`: "propert",
 		`{"body":"\u0000Ss\u00c0\u0002\u0001C\u0000Sw@","amqp_1_0":{}}`: "",
 		`{"quorate_queue_export":2}`:                                    "version 2", `{"failed":"the leader has gone"}`: "the leader has gone",
 	} {

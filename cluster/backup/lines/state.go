@@ -86,6 +86,13 @@ type state struct {
 	Forwarded     bool    `json:"forwarded,omitempty"`
 	Reason        string  `json:"reason,omitempty"` // why it dies
 	Deaths        []death `json:"deaths,omitempty"`
+	Annotations   []added `json:"annotations,omitempty"`
+}
+
+// added is an annotation that a receiver has added to a message, encoded.
+type added struct {
+	Key   []byte `json:"key_base64"`
+	Value []byte `json:"value_base64"`
 }
 
 type death struct {
@@ -165,6 +172,9 @@ func stateOf(r *logpb.MessageState) *state {
 		}
 		s.Deaths = append(s.Deaths, x)
 	}
+	for _, a := range r.Annotations {
+		s.Annotations = append(s.Annotations, added{a.Key, a.Value})
+	}
 	return s
 }
 
@@ -203,6 +213,9 @@ func (s *state) record() (*logpb.MessageState, error) {
 			x.RoutingKeys = append(x.RoutingKeys, string(k))
 		}
 		r.Deaths = append(r.Deaths, x)
+	}
+	for _, a := range s.Annotations {
+		r.Annotations = append(r.Annotations, &logpb.Annotation{Key: a.Key, Value: a.Value})
 	}
 	return r, nil
 }

@@ -13,7 +13,7 @@ const health = { up: 'good', 'timed-out': 'bad', quiescing: 'warn', silent: 'war
 const isClose = (c) => c.next_deadline > 0 && c.effective_timeout_ms > 0 && c.next_deadline - now() < c.effective_timeout_ms / 5;
 
 // whereOf leads to the client's channel, or to its connection: sessions of AMQP 1.0, whose consumers have credit, have no
-// page of their own.
+// page of their own, and of a timeout nobody knows which it was.
 const whereOf = ({ channel_details: at, link_credit: credit }) => (at.name ? link(credit === null ? place('channel', at.name) : place('connection', at.connection_name), at.name) : '–');
 
 const columns = [
@@ -56,7 +56,7 @@ const timeoutColumns = [
   { title: 'Held for', sort: 'held_ms', number: true, show: (t) => duration(t.held_ms) },
   { title: 'Timeout', sort: 'timeout_ms', number: true, minor: true, show: (t) => duration(t.timeout_ms) },
   { title: 'Action', sort: 'action', show: (t) => (t.action ? badge(actions[t.action] ?? t.action, t.action === 'suspend' ? 'warn' : 'bad') : '–') },
-  { title: 'Channel', minor: true, show: (t) => (t.channel_details.name ? link(place('channel', t.channel_details.name), t.channel_details.name) : '–') },
+  { title: 'Channel', minor: true, show: (t) => whereOf(t) },
   { title: 'User', minor: true, show: (t) => t.channel_details.user ?? '–' },
   { title: 'Node', sort: 'node', minor: true, show: (t) => t.node || '–' },
 ];
