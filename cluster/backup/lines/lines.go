@@ -347,7 +347,7 @@ func (r *Reader) message(x *message) (*Message, error) {
 		}
 	}
 	if x.State != nil {
-		m.State, err = x.State.record()
+		m.State, err = x.State.record(r.properties)
 	}
 	return m, err
 }
