@@ -304,6 +304,9 @@ type DeadLetter struct {
 	// Deaths is the history, with the present death first. It is shared: copy
 	// the first record before filling it in. Its LastExchange is the payload's.
 	Deaths []*logpb.Death
+	// Annotations are what receivers have added to the message. They are shared, and
+	// never changed.
+	Annotations []*logpb.Annotation
 }
 
 // Timeout reports that deliveries of a consumer were taken back because they

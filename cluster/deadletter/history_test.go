@@ -160,3 +160,18 @@ func TestBareLetter(t *testing.T) {
 		t.Errorf("a dead letter, forwarded: %v", e)
 	}
 }
+
+// What receivers have added to a message goes with it, whatever brings it on.
+func TestLettersKeepAnnotations(t *testing.T) {
+	p := fsm.Payload(fsm.AppendPayloadHead(nil, "x", "key", []byte{0, 0}))
+	s := &Sender{properties: grouptest.NoProperties{}}
+	for name, l := range map[string]*fsm.DeadLetter{
+		"dead": {Reason: logpb.Death_REJECTED, Deaths: []*logpb.Death{{Queue: "q", Reason: logpb.Death_REJECTED, Count: 1}}}, "forwarded": {Forwarded: true}, "due": {},
+	} {
+		l.Annotations = []*logpb.Annotation{{Key: []byte("k"), Value: []byte("v")}}
+		c := &logpb.QueueConfig{DelayedStore: name == "due", Forward: l.Forwarded}
+		if e := s.reenqueue(c, l, p, p, 0); len(e.Annotations) != 1 || string(e.Annotations[0].Value) != "v" {
+			t.Errorf("%s: %v", name, e.Annotations)
+		}
+	}
+}

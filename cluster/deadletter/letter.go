@@ -75,7 +75,7 @@ func reenqueued(c *logpb.QueueConfig, l *fsm.DeadLetter, out fsm.Payload, ceilin
 	}
 	e := &logpb.Enqueue{
 		Size: uint32(len(out)), Head: uint32(out.HeadSize()), Routed: wayOf(c, l).exchange != "", TtlCeilingPlusOne: ceiling,
-		PriorityPlusOne: uint32(l.Priority) + 1, ScheduledFor: int64(l.ScheduledFor), Hops: hops(l),
+		PriorityPlusOne: uint32(l.Priority) + 1, ScheduledFor: int64(l.ScheduledFor), Hops: hops(l), Annotations: l.Annotations,
 	}
 	if l.Forwarded {
 		e.HasExpiration, e.Deaths = l.HasExpiration, l.Deaths
@@ -122,7 +122,7 @@ func depart(l *fsm.DeadLetter, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
 	return &logpb.Enqueue{
 		Size: uint32(len(out)), Head: uint32(out.HeadSize()), Routed: true, PriorityPlusOne: uint32(l.Priority) + 1,
 		HasExpiration: l.HasExpiration, TtlPlusOne: l.TTL.Stored(), TtlCeilingPlusOne: ceiling, TtlFrom: int64(l.ScheduledFor),
-		Deaths: l.Deaths, Hops: l.Hops,
+		Deaths: l.Deaths, Hops: l.Hops, Annotations: l.Annotations,
 	}
 }
 

@@ -1,6 +1,7 @@
 package queues
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -21,7 +22,9 @@ const (
 	searchedPage   = 256      // messages that are read in one go
 	chosenAtOnce   = 256      // messages that one Choose names, see fsm/queue
 	choosersAtOnce = 4        // queues
-	maxSearches    = 16384    // consumers of a queue that are remembered, twice as many as it may have
+	// sparedSearches is how many more searches are remembered than were in use when that was last looked at,
+	// or than twice as many: of consumers of a queue, and of queues. A selector is 4 KiB of text, and more as read.
+	sparedSearches = 16
 	// choiceWait is when a Choose that has not been applied counts as lost. Two of one number
 	// do no harm.
 	choiceWait  = time.Second
@@ -41,6 +44,7 @@ type chooser struct {
 
 	mu       sync.Mutex
 	searches map[fsm.GroupID]*search
+	most     int // searches before those are forgotten that are over
 }
 
 func newChooser(n *self.Node, fields Fields) *chooser {
@@ -55,6 +59,19 @@ type search struct {
 	term uint64
 	turn int
 	of   map[uint64]*progress // by the age of a consumer
+	most int                  // of them before those are forgotten whose consumers are gone
+}
+
+// crowded reports whether consumers that are gone are to be forgotten.
+func (s *search) crowded() bool { return len(s.of) > max(s.most, sparedSearches) }
+
+// keep forgets all consumers but these.
+func (s *search) keep(ages map[uint64]struct{}) {
+	maps.DeleteFunc(s.of, func(age uint64, _ *progress) bool {
+		_, lives := ages[age]
+		return !lives
+	})
+	s.most = 2*len(s.of) + sparedSearches
 }
 
 // progress is how far a queue was searched for a consumer.
@@ -93,8 +110,21 @@ func (x *chooser) of(id fsm.GroupID) (*group.Group, *search) {
 	if s == nil || s.term != term {
 		s = &search{term: term, of: map[uint64]*progress{}}
 		x.searches[id] = s
+		x.forget()
 	}
 	return g, s
+}
+
+// forget forgets the searches of queues that are gone or led by others, now and then. mu is held.
+func (x *chooser) forget() {
+	if len(x.searches) <= max(x.most, sparedSearches) {
+		return
+	}
+	maps.DeleteFunc(x.searches, func(id fsm.GroupID, s *search) bool {
+		g := x.node.Groups.Group(id)
+		return g == nil || g.Leading() != s.term
+	})
+	x.most = 2*len(x.searches) + sparedSearches
 }
 
 // round searches a queue for each of its consumers that may be handed messages.
@@ -104,10 +134,11 @@ func (x *chooser) round(id fsm.GroupID) (again time.Duration) {
 		return 0
 	}
 	var all []queue.Chooser
-	g.View(func(m *queue.Machine) { all = queue.Choosers(m) })
-	if len(s.of) > maxSearches { // many of them are gone; the others are searched for from the front
-		s.of = map[uint64]*progress{}
-	}
+	g.View(func(m *queue.Machine) {
+		if all = queue.Choosers(m); s.crowded() {
+			s.keep(queue.Selective(m))
+		}
+	})
 	s.turn++
 	for i := range all {
 		c := &all[(s.turn+i)%len(all)]

@@ -55,6 +55,7 @@ func peekedFrom(q *catalog.Queue, messages []*peerpb.Peeked) ([]Peeked, error) {
 		list = append(list, Peeked{
 			Message: fsm.Message{
 				Payload: fsm.Readable(p.Payload), Acquired: p.Acquired, Failed: p.Failed, Classic: q.Type() == catalog.ClassicType, Deaths: deaths, ScheduledFor: fsm.Time(p.ScheduledFor),
+				Annotations: p.Annotations,
 			},
 			Number: p.Number, Place: queue.Place(p.Place), ExpireAt: fsm.Time(p.ExpireAt), DueAt: fsm.Time(p.DueAt),
 			Deadline: fsm.Time(p.Deadline), ScheduleID: p.ScheduleId, Deferral: p.Deferral,
@@ -105,7 +106,7 @@ func peeked(x *queue.Message, payload []byte) *peerpb.Peeked {
 	p := &peerpb.Peeked{
 		Number: x.Seq, Place: uint32(x.Place), Payload: payload, Acquired: x.Acquired, Failed: x.Failed,
 		ScheduledFor: int64(x.ScheduledFor), ExpireAt: int64(x.ExpireAt), DueAt: int64(x.DueAt), Deadline: int64(x.Deadline), ScheduleId: x.ScheduleID,
-		Deferral: x.Deferral,
+		Deferral: x.Deferral, Annotations: fsm.AnnotationMap(x.Annotations),
 	}
 	if len(x.Deaths) > 0 {
 		p.Deaths = encodeDeaths(x.Deaths)

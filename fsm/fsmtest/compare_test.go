@@ -79,7 +79,8 @@ func sameDeadLetter(a, b fsm.DeadLetter) bool {
 	deaths := sameDeaths(a.Deaths, b.Deaths)
 	return deaths && a.Ref == b.Ref && a.Reason == b.Reason && a.DiedAt == b.DiedAt && a.Priority == b.Priority &&
 		a.ScheduledFor == b.ScheduledFor && a.HasExpiration == b.HasExpiration && a.Fresh == b.Fresh &&
-		a.TTL == b.TTL && a.Ceiling == b.Ceiling && a.Forwarded == b.Forwarded && (!a.Forwarded || a.Hops == b.Hops)
+		a.TTL == b.TTL && a.Ceiling == b.Ceiling && a.Forwarded == b.Forwarded && (!a.Forwarded || a.Hops == b.Hops) &&
+		sameAnnotations(a.Annotations, b.Annotations)
 }
 
 func sameTimeout(a, b fsm.Timeout) bool {

@@ -267,6 +267,9 @@ func (g *generator) enqueue() *logpb.Command {
 		})
 		e.ScheduledFor = int64(g.n("was scheduled", 2))
 	}
+	if g.oneIn("annotated", 8) {
+		e.Annotations = g.annotations()
+	}
 	return g.client().send(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e})
 }
 
@@ -359,7 +362,7 @@ func (g *generator) settleWith(o logpb.Settle_Outcome) *logpb.Command {
 	g.parks(d)
 	d.Strict = g.oneIn("strict", 6)
 	if g.oneIn("annotated", 4) {
-		g.annotates(d)
+		d.Annotations = g.annotations()
 	}
 	return g.forHolder(c, &d.Holder, &logpb.Command{Kind: logpb.Command_SETTLE, Settle: d})
 }

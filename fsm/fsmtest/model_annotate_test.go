@@ -16,7 +16,19 @@ func (q *model) additionsOf(d *logpb.Settle) (all []addition) {
 	if q.version < 3 || d.GetOutcome() == logpb.Settle_ACK || d.GetOutcome() == logpb.Settle_DISCARD {
 		return nil
 	}
-	for _, a := range d.GetAnnotations() {
+	return additions(d.GetAnnotations())
+}
+
+// brought is what was added to a message before it came.
+func (q *model) brought(e *logpb.Enqueue) []addition {
+	if q.version < 3 {
+		return nil
+	}
+	return additions(e.Annotations)
+}
+
+func additions(of []*logpb.Annotation) (all []addition) {
+	for _, a := range of {
 		all = append(all, addition{string(a.GetKey()), string(a.GetValue())})
 	}
 	return fitting(all)
@@ -54,10 +66,11 @@ func sameAnnotations(a, b []*logpb.Annotation) bool {
 	return slices.EqualFunc(a, b, func(a, b *logpb.Annotation) bool { return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value) })
 }
 
-// annotates adds annotations to a settlement: few of different names, so that they meet.
-func (g *generator) annotates(d *logpb.Settle) {
+// annotations are few of different names, so that they meet.
+func (g *generator) annotations() (all []*logpb.Annotation) {
 	for range g.n("annotations", 4) {
 		value := bytes.Repeat([]byte("v"), of(g, "value", 1, 5, 2000, fsm.MaxAnnotationBytes))
-		d.Annotations = append(d.Annotations, &logpb.Annotation{Key: []byte(of(g, "annotation", "a", "b", "c")), Value: value})
+		all = append(all, &logpb.Annotation{Key: []byte(of(g, "annotation", "a", "b", "c")), Value: value})
 	}
+	return all
 }

@@ -26,7 +26,11 @@ func (x *message) holderOf() lastHolder {
 	if x.holder == nil {
 		return lastHolder{}
 	}
-	return lastHolder{x.holder.id, x.holder.tag[:min(len(x.holder.tag), 48)]}
+	tag := x.holder.tag
+	if x.tagThen != nil {
+		tag = *x.tagThen
+	}
+	return lastHolder{x.holder.id, tag[:min(len(tag), 48)]}
 }
 
 func cut(s string) string { return s[:min(len(s), 128)] }

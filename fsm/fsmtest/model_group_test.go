@@ -368,7 +368,7 @@ func (q *model) giveUp(g *group, failed bool) {
 	}
 	b := &back{failed: failed, group: true}
 	for _, x := range q.heldOf(c, g) {
-		x.back = b
+		x.leave(b)
 		if failed {
 			c.loses(x)
 			q.tell(c, fsm.LocksLost, x.delivery, "")
@@ -418,7 +418,7 @@ func (q *model) endLeaving(left int) int {
 			backs[g] = &back{failed: g.lost, group: true}
 		}
 		x := q.heldOf(c, g)[0]
-		x.back = backs[g]
+		x.leave(backs[g])
 		if g.lost && here {
 			c.loses(x)
 			q.tell(c, fsm.LocksLost, x.delivery, "")

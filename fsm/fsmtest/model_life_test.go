@@ -238,7 +238,7 @@ func (q *model) end() {
 	*q = model{
 		modelTime:     modelTime{clock: q.clock, term: q.term, lockCredit: q.lockCredit},
 		modelMessages: modelMessages{nextMessage: q.nextMessage, nextLetter: q.nextLetter, unneeded: q.unneeded},
-		modelCommand:  modelCommand{out: q.out, overdue: q.overdue},
+		modelCommand:  modelCommand{out: q.out, overdue: q.overdue, news: q.news},
 		modelEnds:     modelEnds{nextEnd: q.nextEnd, index: q.index},
 		phase:         gone, endedBy: q.endedBy, counters: q.counters, config: q.config, bounds: q.bounds,
 	}

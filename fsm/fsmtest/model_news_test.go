@@ -16,16 +16,16 @@ type notice struct {
 	group    string
 }
 
-// tell tells c something, if it is in credit mode.
+// tell tells c something, if it is in credit mode and has a session.
 func (q *model) tell(c *consumer, kind fsm.NewsKind, delivery uint64, group string) {
-	if c.link.mode {
+	if c.link.mode && slices.Contains(q.consumers, c) {
 		q.news = append(q.news, notice{c.id, kind, delivery, group})
 	}
 }
 
 // tellServed tells c, if it lives, whether it is the single active consumer.
 func (q *model) tellServed(c *consumer) {
-	if c != nil && c.id.Number != 0 && !c.cancelled && slices.Contains(q.consumers, c) {
+	if c != nil && c.id.Number != 0 && !c.cancelled {
 		q.tell(c, q.servedNews(c), 0, "")
 	}
 }

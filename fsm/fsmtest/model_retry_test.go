@@ -127,7 +127,7 @@ func (q *model) putAside(held []*message, d *logpb.Settle) fsm.Result {
 
 // undeliver takes x, which nobody holds any more, out of its delivery.
 func (x *message) undeliver() {
-	x.place, x.holder, x.back, x.delivery, x.deadline, x.limit, x.since = 0, nil, nil, 0, 0, 0, 0
+	x.place, x.holder, x.back, x.tagThen, x.delivery, x.deadline, x.limit, x.since = 0, nil, nil, nil, 0, 0, 0, 0
 	x.locked = locked{}
 }
 

@@ -24,9 +24,12 @@ type back struct {
 func (q *modelMessages) detach(c *consumer, failed bool) {
 	b := &back{failed: failed}
 	for _, x := range q.held(c) {
-		x.back = b
+		x.leave(b)
 	}
 }
+
+// leave takes x from its holder, which may have another tag before x is back.
+func (x *message) leave(b *back) { x.back, x.tagThen = b, new(x.holder.tag) }
 
 // coming lists what is on its way, in its order: settlements, then by the
 // oldest that is next.

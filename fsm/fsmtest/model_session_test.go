@@ -250,7 +250,7 @@ func (q *model) newMessage(m fsm.Meta, e *logpb.Enqueue) *message {
 	x := &message{
 		ref:      fsm.Ref{Index: m.Index, Offset: m.Offset, Size: e.Size},
 		priority: q.priorityOf(e), hasExpiry: e.HasExpiration, deaths: e.Deaths, head: e.Head,
-		came: q.clock, hops: min(e.Hops, maxHops+1),
+		came: q.clock, hops: min(e.Hops, maxHops+1), added: q.brought(e),
 	}
 	if q.hasGroups() {
 		x.group = e.GroupId

@@ -49,7 +49,7 @@ func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
 		q.orders++
 		b := &back{order: q.orders, outcome: d.Outcome, due: due, remark: remarkOf(d), added: q.additionsOf(d)}
 		for _, x := range rest {
-			x.back = b
+			x.leave(b)
 		}
 	}
 	q.conclude(&back{outcome: d.Outcome, due: due, remark: remarkOf(d), added: q.additionsOf(d)}, settled[:n])

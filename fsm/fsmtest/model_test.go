@@ -173,6 +173,7 @@ type delivered struct {
 	failing bool  // it goes back as failed
 	lapsed  bool  // its lock has ended, so it goes back
 	heldBy  lastHolder
+	tagThen *string // of holder when it lost or settled x; nil: it has x
 }
 
 // letterState is what a message has that has died.

@@ -173,7 +173,7 @@ func (q *model) letterOf(x *message) queue.Letter {
 	l := queue.Letter{Number: x.letter, DeadLetter: fsm.DeadLetter{
 		Remark: x.remark, Ref: x.ref, Reason: x.reason, DiedAt: x.diedAt, Priority: uint8(x.priority), ScheduledFor: x.scheduledFor,
 		HasExpiration: x.hasExpiry, Fresh: true, TTL: fsm.OptionalFrom[fsm.Millis](x.ttl), Ceiling: fsm.OptionalFrom[fsm.Millis](x.ceiling),
-		Forwarded: x.forwarded, Hops: x.hops,
+		Forwarded: x.forwarded, Hops: x.hops, Annotations: x.annotations(),
 	}}
 	for _, id := range x.done {
 		l.Done = append(l.Done, fsm.QueueID(id))

@@ -17,6 +17,14 @@ func annotationsOf(s *shared, cmd *logpb.Settle) []*logpb.Annotation {
 	return copied(cmd.GetAnnotations())
 }
 
+// annotationsAt returns a copy of what a message has that comes into a queue.
+func annotationsAt(s *shared, cmd *logpb.Enqueue) []*logpb.Annotation {
+	if !s.since(3) {
+		return nil
+	}
+	return copied(cmd.GetAnnotations())
+}
+
 // copied returns a copy of annotations, of which as many as a message may have.
 func copied(list []*logpb.Annotation) (all []*logpb.Annotation) {
 	for _, a := range withAnnotations(nil, list) {

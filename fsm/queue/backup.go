@@ -109,9 +109,6 @@ func (m *Machine) takeRestored(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effe
 	h := m.store(meta, cmd, 0, eff)
 	x := m.messages.Mut(h)
 	x.expireAt, x.acquired, x.failed = fsm.Time(r.ExpireAt), r.Acquired, r.Failed
-	if annotations := copied(r.Annotations); annotations != nil && m.since(3) {
-		m.messages.editExtra(h).annotations = annotations
-	}
 	m.counters.Enqueued++
 	switch {
 	case r.Reason != logpb.Death_NONE:

@@ -291,10 +291,15 @@ func messageText(b *strings.Builder, x Message) {
 		fmt.Fprintf(b, " group=%q", x.Group)
 	}
 	b.WriteString(deathsText(x.Deaths))
-	for _, a := range x.Annotations {
-		fmt.Fprintf(b, " %q=%q", a.Key, a.Value)
-	}
+	b.WriteString(annotationsText(x.Annotations))
 	b.WriteString("\n")
+}
+
+func annotationsText(list []*logpb.Annotation) (text string) {
+	for _, a := range list {
+		text += fmt.Sprintf(" %q=%q", a.Key, a.Value)
+	}
+	return text
 }
 
 func deathsText(deaths []*logpb.Death) string {

@@ -146,6 +146,17 @@ func (cs *consumers) thatChoose() iter.Seq[*consumer] {
 	}
 }
 
+// Selective returns the ages of all consumers with selectors. O(consumers).
+func Selective(m *Machine) map[uint64]struct{} {
+	ages := map[uint64]struct{}{}
+	for c := range m.consumers.from(0) {
+		if c.chooses() && !c.cancelled {
+			ages[c.registered] = struct{}{}
+		}
+	}
+	return ages
+}
+
 func (ms *messages) timesBack() uint64 { return ms.cameBack }
 
 // Choosers returns those of a queue, by age; none while a Choose would hand nothing out.

@@ -158,3 +158,25 @@ func TestChooseVersion(t *testing.T) {
 	d.mustAnswer(t, fsm.Invalid, taker, chooser("x"))
 	d.mustAnswer(t, fsm.Invalid, fsm.SessionID{}, choice1(1, 0))
 }
+
+// Consumers with selectors are known by their ages until they are cancelled, with credit or without.
+func TestSelective(t *testing.T) {
+	d := newDriver(&logpb.QueueConfig{})
+	d.meta.Version = 3
+	d.mustAnswer(t, fsm.OK, taker, chooser("a = 1"))
+	other := fsm.SessionID{Node: 7, Boot: 1, Num: 1}
+	d.mustAnswer(t, fsm.OK, other, chooser(""))
+	if ages := Selective(d.m); len(ages) != 1 || len(Choosers(d.m)) != 0 {
+		t.Errorf("%v", ages)
+	}
+	d.mustAnswer(t, fsm.OK, taker, credit(0, 1, false))
+	for _, c := range Choosers(d.m) {
+		if _, ok := Selective(d.m)[c.Age]; !ok {
+			t.Errorf("%v is not among %v", c, Selective(d.m))
+		}
+	}
+	d.mustAnswer(t, fsm.OK, taker, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 1}})
+	if ages := Selective(d.m); len(ages) != 0 {
+		t.Errorf("%v after the end", ages)
+	}
+}

@@ -166,6 +166,9 @@ func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *f
 	if len(cmd.Deaths) > 0 {
 		m.messages.editExtra(h).deaths = m.outbox.copyDeaths(cmd.Deaths)
 	}
+	if annotations := annotationsAt(m.shared, cmd); annotations != nil {
+		m.messages.editExtra(h).annotations = annotations
+	}
 	if due == 0 {
 		due = fsm.Time(max(cmd.ScheduledFor, 0))
 	}
@@ -235,6 +238,7 @@ func (m *Machine) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 			Ref:    fsm.Ref{Index: meta.Index, Offset: meta.Offset, Size: cmd.Size},
 			Reason: logpb.Death_MAXLEN, DiedAt: m.clock.now(), Priority: m.settings.priority(cmd.PriorityPlusOne),
 			ScheduledFor: fsm.Time(cmd.ScheduledFor), HasExpiration: cmd.HasExpiration, Fresh: deaths[0].Count == 1, Deaths: deaths,
+			Annotations: annotationsAt(m.shared, cmd),
 		})
 	}
 	return m.reject(eff)

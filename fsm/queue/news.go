@@ -9,9 +9,10 @@ type news struct {
 	consumed *consumer // by the command: it is told last whether it is the single active one
 }
 
-// tell tells c of one more delivery or group, or what it is.
+// tell tells c of one more delivery or group, or what it is. One that has no session any
+// more, and may still have groups, is told nothing.
 func (n *news) tell(c *consumer, kind fsm.NewsKind, delivery uint64, group string) {
-	if !c.link.on {
+	if !c.link.on || c.session == nil {
 		return
 	}
 	at := len(n.list) - 1

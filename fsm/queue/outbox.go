@@ -139,7 +139,7 @@ func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 		Remark: remark,
 		Ref:    x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority, ScheduledFor: r.scheduledFor,
 		HasExpiration: x.hasExpiration(), Deaths: e.deaths, Fresh: e.reason != logpb.Death_NONE && e.deaths[0].Count == 1,
-		TTL: r.ttl, Ceiling: r.ceiling, Forwarded: e.forwarded, Hops: uint32(e.hops),
+		TTL: r.ttl, Ceiling: r.ceiling, Forwarded: e.forwarded, Hops: uint32(e.hops), Annotations: e.annotations,
 	}
 }
 

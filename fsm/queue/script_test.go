@@ -80,6 +80,15 @@ func (a arguments) number(key string, without uint64) uint64 {
 	return n
 }
 
+// annotations are what receivers add: key:value.key:value.
+func (a arguments) annotations() (all []*logpb.Annotation) {
+	for _, pair := range strings.FieldsFunc(a.text("annotate"), func(r rune) bool { return r == '.' }) {
+		key, value, _ := strings.Cut(pair, ":")
+		all = append(all, &logpb.Annotation{Key: []byte(key), Value: []byte(value)})
+	}
+	return all
+}
+
 // stored is the log form of an optional number.
 func (a arguments) stored(key string) uint64 {
 	if !a.has(key) {
@@ -209,7 +218,7 @@ func (s *script) command(a arguments) *logpb.Command {
 			PriorityPlusOne: uint32(a.stored("priority")), HasExpiration: a.has("expiration"), Deaths: s.deaths(a),
 			Head: uint32(a.number("head", 0)), Routed: a.has("routed"), TtlCeilingPlusOne: a.stored("ceiling"),
 			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"), ScheduleId: a.text("id"), GroupId: a.text("group"),
-			MessageId: a.text("mid"), Hops: uint32(a.number("hops", 0)),
+			MessageId: a.text("mid"), Hops: uint32(a.number("hops", 0)), Annotations: a.annotations(),
 			Conflict: logpb.Enqueue_Conflict(logpb.Enqueue_Conflict_value[strings.ToUpper(a.text("conflict"))]),
 		}
 		if a.has("restored") {
@@ -243,10 +252,7 @@ func (s *script) command(a arguments) *logpb.Command {
 			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"), Strict: a.has("strict"), Holder: a.holder(),
 			Reason: a.text("reason"), Description: a.text("description"),
 		}
-		for _, pair := range strings.FieldsFunc(a.text("annotate"), func(r rune) bool { return r == '.' }) {
-			key, value, _ := strings.Cut(pair, ":")
-			cmd.Settle.Annotations = append(cmd.Settle.Annotations, &logpb.Annotation{Key: []byte(key), Value: []byte(value)})
-		}
+		cmd.Settle.Annotations = a.annotations()
 		cmd.Settle.Outcome = map[string]logpb.Settle_Outcome{
 			"ack": fsm.Ack, "requeue": fsm.Requeue, "reject": fsm.RequeueFailed, "discard": fsm.Discard, "defer": fsm.Defer,
 		}[a.d.Cmd]
@@ -495,7 +501,7 @@ func effectsText(eff *fsm.Effects) string {
 		b.WriteString(deathsText(d.Deaths) + "\n")
 	}
 	for _, l := range eff.DeadLetters {
-		fmt.Fprintf(&b, "dead-letter @%d+%d %s%s", l.Ref.Index, l.Ref.Offset, strings.ToLower(l.Reason.String()), deathsText(l.Deaths))
+		fmt.Fprintf(&b, "dead-letter @%d+%d %s%s", l.Ref.Index, l.Ref.Offset, strings.ToLower(l.Reason.String()), deathsText(l.Deaths)+annotationsText(l.Annotations))
 		if l.Remark != (fsm.Remark{}) {
 			fmt.Fprintf(&b, " remark=%q", l.Remark)
 		}
@@ -564,6 +570,7 @@ func lettersText(letters []Letter) string {
 			fmt.Fprintf(&b, " remark=%q", l.Remark)
 		}
 		b.WriteString(deathsText(l.Deaths))
+		b.WriteString(annotationsText(l.Annotations))
 		if len(l.Transfers) > 0 {
 			fmt.Fprintf(&b, " transfers=%v", l.Transfers)
 		}

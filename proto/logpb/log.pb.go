@@ -1144,7 +1144,10 @@ type Enqueue struct {
 	Restored *Restored `protobuf:"bytes,21,opt,name=restored" json:"restored,omitempty"`
 	// A transfer whose source keeps the letter if the queue refuses it. Versions
 	// before 3 do not know it.
-	Kept          bool `protobuf:"varint,22,opt,name=kept" json:"kept,omitempty"`
+	Kept bool `protobuf:"varint,22,opt,name=kept" json:"kept,omitempty"`
+	// What receivers have added to a dead letter, to one that is forwarded, or to a
+	// message that a backup brings back, from version 3 on: as in MessageState.
+	Annotations   []*Annotation `protobuf:"bytes,23,rep,name=annotations" json:"annotations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1319,6 +1322,13 @@ func (x *Enqueue) GetKept() bool {
 	return false
 }
 
+func (x *Enqueue) GetAnnotations() []*Annotation {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
 // Restored is what a message had in the queue that a backup was made of. It
 // replaces what the queue's settings would give it: ttl_plus_one and the
 // ceiling count for a scheduled message only.
@@ -1330,8 +1340,7 @@ type Restored struct {
 	// It was a letter on its way: it dies again, for this reason; NONE: it was not.
 	Reason Death_Reason `protobuf:"varint,4,opt,name=reason,enum=quorate.log.v1.Death_Reason" json:"reason,omitempty"`
 	// It was scheduled: for Enqueue.due_at, under Enqueue.schedule_id.
-	Scheduled     bool          `protobuf:"varint,5,opt,name=scheduled" json:"scheduled,omitempty"`
-	Annotations   []*Annotation `protobuf:"bytes,6,rep,name=annotations" json:"annotations,omitempty"` // as in MessageState
+	Scheduled     bool `protobuf:"varint,5,opt,name=scheduled" json:"scheduled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1399,13 +1408,6 @@ func (x *Restored) GetScheduled() bool {
 		return x.Scheduled
 	}
 	return false
-}
-
-func (x *Restored) GetAnnotations() []*Annotation {
-	if x != nil {
-		return x.Annotations
-	}
-	return nil
 }
 
 // Schedule changes when scheduled messages are due.
@@ -4245,7 +4247,7 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"\x06CREDIT\x10\x16\x12\n" +
 	"\n" +
-	"\x06CHOOSE\x10\x17\"\xea\x05\n" +
+	"\x06CHOOSE\x10\x17\"\xa8\x06\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -4270,20 +4272,20 @@ const file_log_proto_rawDesc = "" +
 	"\x0ecorrelation_id\x18\x13 \x01(\tR\rcorrelationId\x12\x12\n" +
 	"\x04hops\x18\x14 \x01(\rR\x04hops\x124\n" +
 	"\brestored\x18\x15 \x01(\v2\x18.quorate.log.v1.RestoredR\brestored\x12\x12\n" +
-	"\x04kept\x18\x16 \x01(\bR\x04kept\"/\n" +
+	"\x04kept\x18\x16 \x01(\bR\x04kept\x12<\n" +
+	"\vannotations\x18\x17 \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\"/\n" +
 	"\bConflict\x12\v\n" +
 	"\aREPLACE\x10\x00\x12\n" +
 	"\n" +
 	"\x06REJECT\x10\x01\x12\n" +
 	"\n" +
-	"\x06IGNORE\x10\x02\"\xed\x01\n" +
+	"\x06IGNORE\x10\x02\"\xb5\x01\n" +
 	"\bRestored\x12\x1b\n" +
 	"\texpire_at\x18\x01 \x01(\x12R\bexpireAt\x12\x1a\n" +
 	"\bacquired\x18\x02 \x01(\rR\bacquired\x12\x16\n" +
 	"\x06failed\x18\x03 \x01(\rR\x06failed\x124\n" +
 	"\x06reason\x18\x04 \x01(\x0e2\x1c.quorate.log.v1.Death.ReasonR\x06reason\x12\x1c\n" +
-	"\tscheduled\x18\x05 \x01(\bR\tscheduled\x12<\n" +
-	"\vannotations\x18\x06 \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\"\xea\x01\n" +
+	"\tscheduled\x18\x05 \x01(\bR\tscheduledJ\x04\b\x06\x10\a\"\xea\x01\n" +
 	"\bSchedule\x127\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x1f.quorate.log.v1.Schedule.ActionR\x06action\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
@@ -4703,8 +4705,8 @@ var file_log_proto_depIdxs = []int32{
 	24, // 23: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
 	1,  // 24: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
 	16, // 25: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
-	4,  // 26: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
-	31, // 27: quorate.log.v1.Restored.annotations:type_name -> quorate.log.v1.Annotation
+	31, // 26: quorate.log.v1.Enqueue.annotations:type_name -> quorate.log.v1.Annotation
+	4,  // 27: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
 	2,  // 28: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
 	12, // 29: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
 	3,  // 30: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action

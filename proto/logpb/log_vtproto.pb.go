@@ -428,6 +428,20 @@ func (m *Enqueue) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if len(m.Annotations) > 0 {
+		for iNdEx := len(m.Annotations) - 1; iNdEx >= 0; iNdEx-- {
+			size, err := m.Annotations[iNdEx].MarshalToSizedBufferVT(dAtA[:i])
+			if err != nil {
+				return 0, err
+			}
+			i -= size
+			i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
+			i--
+			dAtA[i] = 0x1
+			i--
+			dAtA[i] = 0xba
+		}
+	}
 	if m.Kept {
 		i--
 		if m.Kept {
@@ -609,18 +623,6 @@ func (m *Restored) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
-	}
-	if len(m.Annotations) > 0 {
-		for iNdEx := len(m.Annotations) - 1; iNdEx >= 0; iNdEx-- {
-			size, err := m.Annotations[iNdEx].MarshalToSizedBufferVT(dAtA[:i])
-			if err != nil {
-				return 0, err
-			}
-			i -= size
-			i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
-			i--
-			dAtA[i] = 0x32
-		}
 	}
 	if m.Scheduled {
 		i--
@@ -3276,8 +3278,13 @@ func (m *Enqueue) ResetVT() {
 			mm.Reset()
 		}
 		f0 := m.Deaths[:0]
+		for _, mm := range m.Annotations {
+			mm.Reset()
+		}
+		f1 := m.Annotations[:0]
 		m.Reset()
 		m.Deaths = f0
+		m.Annotations = f1
 	}
 }
 func (m *Enqueue) ReturnToVTPool() {
@@ -3536,6 +3543,12 @@ func (m *Enqueue) SizeVT() (n int) {
 	if m.Kept {
 		n += 3
 	}
+	if len(m.Annotations) > 0 {
+		for _, e := range m.Annotations {
+			l = e.SizeVT()
+			n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+		}
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -3560,12 +3573,6 @@ func (m *Restored) SizeVT() (n int) {
 	}
 	if m.Scheduled {
 		n += 2
-	}
-	if len(m.Annotations) > 0 {
-		for _, e := range m.Annotations {
-			l = e.SizeVT()
-			n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
-		}
 	}
 	n += len(m.unknownFields)
 	return n
@@ -6177,6 +6184,47 @@ func (m *Enqueue) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Kept = bool(v != 0)
+		case 23:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Annotations", wireType)
+			}
+			var msglen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				msglen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if msglen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + msglen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			if len(m.Annotations) == cap(m.Annotations) {
+				m.Annotations = append(m.Annotations, &Annotation{})
+			} else {
+				m.Annotations = m.Annotations[:len(m.Annotations)+1]
+				if m.Annotations[len(m.Annotations)-1] == nil {
+					m.Annotations[len(m.Annotations)-1] = &Annotation{}
+				}
+			}
+			if err := m.Annotations[len(m.Annotations)-1].UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
+				return err
+			}
+			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -6326,40 +6374,6 @@ func (m *Restored) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Scheduled = bool(v != 0)
-		case 6:
-			if wireType != 2 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Annotations", wireType)
-			}
-			var msglen int
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				msglen |= int(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-			if msglen < 0 {
-				return protohelpers.ErrInvalidLength
-			}
-			postIndex := iNdEx + msglen
-			if postIndex < 0 {
-				return protohelpers.ErrInvalidLength
-			}
-			if postIndex > l {
-				return io.ErrUnexpectedEOF
-			}
-			m.Annotations = append(m.Annotations, &Annotation{})
-			if err := m.Annotations[len(m.Annotations)-1].UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
-				return err
-			}
-			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

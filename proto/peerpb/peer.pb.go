@@ -3864,7 +3864,8 @@ type Peeked struct {
 	DueAt         int64                  `protobuf:"zigzag64,9,opt,name=due_at,json=dueAt" json:"due_at,omitempty"`          // 0: it waits for no time
 	Deadline      int64                  `protobuf:"zigzag64,10,opt,name=deadline" json:"deadline,omitempty"`                // of the delivery; 0: none
 	ScheduleId    string                 `protobuf:"bytes,11,opt,name=schedule_id,json=scheduleId" json:"schedule_id,omitempty"`
-	Deferral      string                 `protobuf:"bytes,12,opt,name=deferral" json:"deferral,omitempty"` // token of a deferred message
+	Deferral      string                 `protobuf:"bytes,12,opt,name=deferral" json:"deferral,omitempty"`       // token of a deferred message
+	Annotations   []byte                 `protobuf:"bytes,13,opt,name=annotations" json:"annotations,omitempty"` // as in Delivery
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3981,6 +3982,13 @@ func (x *Peeked) GetDeferral() string {
 		return x.Deferral
 	}
 	return ""
+}
+
+func (x *Peeked) GetAnnotations() []byte {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
 }
 
 // BrowseRequest asks the leader of a queue for ready messages.
@@ -5872,7 +5880,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x06leader\x18\x01 \x01(\bR\x06leader\x12\x12\n" +
 	"\x04gone\x18\x02 \x01(\bR\x04gone\x123\n" +
 	"\bmessages\x18\x03 \x03(\v2\x17.quorate.peer.v1.PeekedR\bmessages\x12\x12\n" +
-	"\x04more\x18\x04 \x01(\bR\x04more\"\xce\x02\n" +
+	"\x04more\x18\x04 \x01(\bR\x04more\"\xf0\x02\n" +
 	"\x06Peeked\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05place\x18\x02 \x01(\rR\x05place\x12\x18\n" +
@@ -5887,7 +5895,8 @@ const file_peer_proto_rawDesc = "" +
 	" \x01(\x12R\bdeadline\x12\x1f\n" +
 	"\vschedule_id\x18\v \x01(\tR\n" +
 	"scheduleId\x12\x1a\n" +
-	"\bdeferral\x18\f \x01(\tR\bdeferral\"g\n" +
+	"\bdeferral\x18\f \x01(\tR\bdeferral\x12 \n" +
+	"\vannotations\x18\r \x01(\fR\vannotations\"g\n" +
 	"\rBrowseRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +

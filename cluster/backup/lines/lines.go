@@ -345,7 +345,7 @@ func (r *Reader) message(x *message) (*Message, error) {
 		return nil, err
 	}
 	if x.State != nil {
-		m.State, err = x.State.record()
+		m.State, err = x.State.record(r.properties)
 	}
 	return m, err
 }

@@ -84,6 +84,7 @@ func messages(t *testing.T) []Message {
 		{Payload: mustBare(t, fsm.BareHeader{Durable: true, Priority: 0, TTL: 1<<32 - 1}, "\xc1\x01\x00", "\x00\x53\x75\xa0\x01\xff", "blind")},
 		{Payload: mustPayload(t, "x", "k", encodedHeaders(nil), nil), State: &logpb.MessageState{
 			Place: uint32(queue.Ready), Deaths: []*logpb.Death{{Reason: logpb.Death_EXPIRED, Queue: "q", Count: 2, Time: 5, LastTime: 9}},
+			Annotations: []*logpb.Annotation{{Key: []byte("\xa3\x03x-a"), Value: []byte("\x53\x07")}, {Key: []byte("\xa3\x03x-b"), Value: []byte("\x40")}},
 		}},
 		{Payload: mustBare(t, fsm.BareHeader{Priority: -1, TTL: -1}, "", "\x00Sw@"), State: &logpb.MessageState{
 			Place: uint32(queue.Returned), Annotations: []*logpb.Annotation{{Key: []byte("\xa3\x03x-a"), Value: []byte("\xa1\x01b")}, {Key: []byte("\xa3\x03x-b"), Value: []byte("@")}},
@@ -194,8 +195,11 @@ func TestRefused(t *testing.T) {
 		`{"body":"x","amqp_1_0":{}}`: "described", `{"body":"\u0000Ss\u0045","amqp_1_0":{}}`: "no body", `{"body":"\u0000SpE\u0000Sw@","amqp_1_0":{}}`: "before", `{"body":"\u0000Sw@\u0000SsE","amqp_1_0":{}}`: "order",
 		`{"body":"\u0000Sw@","amqp_1_0":{"annotations_base64":"eA=="}}`: "annotations", `{"body":"\u0000SqE\u0000Sw@","amqp_1_0":{}}`: "type",
 		`{"body":"x","properties_base64":"eA=="}`: "propert", `{"body":"x","properties_base64":"IAAAAAAF"}`: "table", `{"body":"x","properties_base64":"AAAA"}`: "propert",
-		`{"body":"\u0000Ss\u00c0\u0002\u0001C\u0000Sw@","amqp_1_0":{}}`: "",
-		`{"quorate_queue_export":2}`:                                    "version 2", `{"failed":"the leader has gone"}`: "the leader has gone",
+		`{"body":"\u0000Ss\u00c0\u0002\u0001C\u0000Sw@","amqp_1_0":{}}`:                                                                                                                        "",
+		`{"body":"x","state":{"place":"ready","annotations":[{"key_base64":"eA==","value_base64":"QA=="}]}}`:                                                                                   "annotation",
+		`{"body":"x","state":{"place":"ready","annotations":[{"key_base64":"owN4LWE="}]}}`:                                                                                                     "annotation",
+		`{"body":"x","state":{"place":"ready","annotations":[` + strings.Repeat(`{"key_base64":"owN4LWE=","value_base64":"QA=="},`, 64) + `{"key_base64":"owN4LWE=","value_base64":"QA=="}]}}`: "more than 64 annotations",
+		`{"quorate_queue_export":2}`: "version 2", `{"failed":"the leader has gone"}`: "the leader has gone",
 	} {
 		if _, err := read([]byte(`{"body":"x"}`+"\n"), []byte(line)); err == io.EOF || !strings.Contains(err.Error(), "line 2: ") || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", line, err)

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/quorate/quorate/cluster/tables"
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -86,11 +87,11 @@ type state struct {
 	Forwarded     bool    `json:"forwarded,omitempty"`
 	Reason        string  `json:"reason,omitempty"` // why it dies
 	Deaths        []death `json:"deaths,omitempty"`
-	Annotations   []added `json:"annotations,omitempty"`
+	// What receivers have added, as AMQP 1.0 encodes it.
+	Annotations []annotation `json:"annotations,omitempty"`
 }
 
-// added is an annotation that a receiver has added to a message, encoded.
-type added struct {
+type annotation struct {
 	Key   []byte `json:"key_base64"`
 	Value []byte `json:"value_base64"`
 }
@@ -173,13 +174,13 @@ func stateOf(r *logpb.MessageState) *state {
 		s.Deaths = append(s.Deaths, x)
 	}
 	for _, a := range r.Annotations {
-		s.Annotations = append(s.Annotations, added{a.Key, a.Value})
+		s.Annotations = append(s.Annotations, annotation{a.Key, a.Value})
 	}
 	return s
 }
 
 // record is the inverse of stateOf.
-func (s *state) record() (*logpb.MessageState, error) {
+func (s *state) record(p Properties) (*logpb.MessageState, error) {
 	at := slices.IndexFunc(places, func(p struct {
 		place queue.Place
 		name  string
@@ -214,8 +215,31 @@ func (s *state) record() (*logpb.MessageState, error) {
 		}
 		r.Deaths = append(r.Deaths, x)
 	}
-	for _, a := range s.Annotations {
-		r.Annotations = append(r.Annotations, &logpb.Annotation{Key: a.Key, Value: a.Value})
+	if r.Annotations, err = readAnnotations(p, s.Annotations); err != nil {
+		return nil, err
 	}
 	return r, nil
 }
+
+// readAnnotations returns what receivers have added, of which each has to be a pair of a map.
+func readAnnotations(p Properties, list []annotation) (all []*logpb.Annotation, err error) {
+	size := 0
+	for _, a := range list {
+		size += len(a.Key) + len(a.Value)
+		all = append(all, &logpb.Annotation{Key: a.Key, Value: a.Value})
+		alone, err := fsm.AppendBareHead(nil, "", "", fsm.BareHeader{Priority: -1, TTL: -1}, fsm.AnnotationMap(all[len(all)-1:]), nil)
+		if err == nil {
+			err = p.Check(append(alone, emptyBody...))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("an annotation: %w", err)
+		}
+	}
+	if len(all) > fsm.MaxAnnotations || size > fsm.MaxAnnotationBytes {
+		return nil, fmt.Errorf("more than %d annotations, or %d bytes of them", fsm.MaxAnnotations, fsm.MaxAnnotationBytes)
+	}
+	return all, nil
+}
+
+// emptyBody is the section amqp-value with null.
+const emptyBody = "\x00\x53\x77\x40"
