@@ -81,14 +81,14 @@ func (c *counts) begin(l *incomingLink, count, limit uint32) {
 	c.incoming++
 	l.credit.begin(count, limit)
 	if l.pair == nil || l.pair.mayAnswer() {
-		c.tellCredit(l)
+		l.announce()
 	}
 }
 
-// tellCredit tells the client of the credit with which a link begins, unless it knows. mu is held.
-func (c *counts) tellCredit(l *incomingLink) {
-	if !c.closed && !l.gone && !l.told {
-		l.told = true
+// announce tells the client of the credit with which a link begins, unless it knows. counts.mu is held.
+func (l *incomingLink) announce() {
+	if c := &l.session.counts; !c.closed && !l.gone && !l.announced {
+		l.announced = true
 		c.pushCredit(l)
 	}
 }

@@ -38,9 +38,9 @@ type incomingLink struct {
 	pair *pair // whose requests come on it; nil: it is for messages
 
 	// Under counts.mu.
-	told   bool // the client knows of its first credit
-	credit receiving
-	gone   bool
+	announced bool // the client knows of its first credit
+	credit    receiving
+	gone      bool
 }
 
 // attach answers an attach. An error ends the session.

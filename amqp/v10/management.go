@@ -230,7 +230,7 @@ func (c *counts) flowOwn(l *outgoingLink, f *wire.Flow) {
 	l.own.flow(f)
 	// A client that waits for credit never asks what cannot be answered.
 	if p := l.pair; p != nil && p.mayAnswer() && p.requests != nil && p.requests.in != nil {
-		c.tellCredit(p.requests.in)
+		p.requests.in.announce()
 	}
 	if !c.closed && (f.Drain || f.Echo) {
 		c.holdFlow(l, fsm.LinkState{DeliveryCount: l.own.count, Credit: l.own.left, Drained: f.Drain})

@@ -44,7 +44,7 @@ type chooser struct {
 
 	mu       sync.Mutex
 	searches map[fsm.GroupID]*search
-	most     int // searches before those are forgotten that are over
+	limit    int // searches before those are forgotten that are over
 }
 
 func newChooser(n *self.Node, fields Fields) *chooser {
@@ -56,14 +56,14 @@ func newChooser(n *self.Node, fields Fields) *chooser {
 
 // search is how far a queue was searched in one term of this node. Rounds use it one at a time.
 type search struct {
-	term uint64
-	turn int
-	of   map[uint64]*progress // by the age of a consumer
-	most int                  // of them before those are forgotten whose consumers are gone
+	term  uint64
+	turn  int
+	of    map[uint64]*progress // by the age of a consumer
+	limit int                  // of them before those are forgotten whose consumers are gone
 }
 
 // crowded reports whether consumers that are gone are to be forgotten.
-func (s *search) crowded() bool { return len(s.of) > max(s.most, sparedSearches) }
+func (s *search) crowded() bool { return len(s.of) > max(s.limit, sparedSearches) }
 
 // keep forgets all consumers but these.
 func (s *search) keep(ages map[uint64]struct{}) {
@@ -71,7 +71,7 @@ func (s *search) keep(ages map[uint64]struct{}) {
 		_, lives := ages[age]
 		return !lives
 	})
-	s.most = 2*len(s.of) + sparedSearches
+	s.limit = 2*len(s.of) + sparedSearches
 }
 
 // progress is how far a queue was searched for a consumer.
@@ -117,14 +117,14 @@ func (x *chooser) of(id fsm.GroupID) (*group.Group, *search) {
 
 // forget forgets the searches of queues that are gone or led by others, now and then. mu is held.
 func (x *chooser) forget() {
-	if len(x.searches) <= max(x.most, sparedSearches) {
+	if len(x.searches) <= max(x.limit, sparedSearches) {
 		return
 	}
 	maps.DeleteFunc(x.searches, func(id fsm.GroupID, s *search) bool {
 		g := x.node.Groups.Group(id)
 		return g == nil || g.Leading() != s.term
 	})
-	x.most = 2*len(x.searches) + sparedSearches
+	x.limit = 2*len(x.searches) + sparedSearches
 }
 
 // round searches a queue for each of its consumers that may be handed messages.

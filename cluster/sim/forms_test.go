@@ -228,12 +228,12 @@ func TestBothProtocolsSay(t *testing.T) {
 					}
 				}
 				if c.after > 0 {
-					time.Sleep(c.after - 500*time.Millisecond)
+					_ = sleep(ctx, c.after-500*time.Millisecond) // its end is seen by what follows
 					if in := x.ready(); len(in) > 0 && c.m.ttl == 0 {
 						t.Errorf("%s: %s: too early in %v", protocol, name, in)
 					}
 				}
-				time.Sleep(2 * time.Second)
+				_ = sleep(ctx, 2*time.Second)
 				if in := x.ready(); !slices.Equal(in, c.in) {
 					t.Errorf("%s: %s: in %v, not %v", protocol, name, in, c.in)
 				}

@@ -169,10 +169,10 @@ func testSharedHistory(t *testing.T, b *both) {
 	if len(deaths) != 1 || d.Headers["x-first-death-queue"] != "dying" || d.Headers["x-own"] != "own" || d.Headers["p"] != int32(5) || d.Expiration != "" || string(d.Body) != "m" {
 		t.Errorf("%+v", d)
 	}
-	time.Sleep(time.Minute) // of this bubble
+	b.must(sleep(b.ctx, time.Minute))
 	b.must(d.Nack(false, false))
 	m = b.receive(r)
-	time.Sleep(time.Minute)
+	b.must(sleep(b.ctx, time.Minute))
 	b.must(r.RejectMessage(b.ctx, m, nil))
 	d = b.next(deliveries)
 	b.must(d.Nack(false, false))

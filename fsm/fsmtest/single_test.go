@@ -87,8 +87,8 @@ func settleUntilEmpty(t *rapid.T, g *generator, m *queue.Machine, h *history, ap
 	if slices.ContainsFunc(g.q.consumers, func(c *consumer) bool { return c.shared && c.prefetch == 0 || c.link.mode && c.link.left == 0 }) {
 		return // its session may have no part of its limit to give
 	}
-	if slices.ContainsFunc(g.q.consumers, func(c *consumer) bool { return c.minTTL > 0 || c.only != "" }) {
-		return // what is ready may have too little left, or another group
+	if slices.ContainsFunc(g.q.consumers, func(c *consumer) bool { return c.minTTL > 0 || c.only != "" || c.selector != "" }) {
+		return // what is ready may have too little left, another group, or be chosen for nobody
 	}
 	if slices.ContainsFunc(slices.Collect(m.Consumers()), isServed) && st.Ready.Messages > 0 || st.Unacknowledged.Messages > 0 && g.q.count(checkedOut) != heldByGets(g.q) {
 		t.Fatalf("%d consumers, %d messages are ready, %d held\n%s\nhistory:\n%s", st.Consumers, st.Ready.Messages, st.Unacknowledged.Messages, m, *h)
