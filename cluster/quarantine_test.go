@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -20,7 +21,7 @@ import (
 // poison panics when it reads the properties of a message that is marked. It
 // is what a fault in the code that forwards dead letters is like.
 type poison struct {
-	noProperties
+	grouptest.NoProperties
 	active atomic.Bool
 	only   *atomic.Pointer[poison] // the first to read one is the only one that panics; nil: all do
 }
@@ -53,7 +54,7 @@ func (c *nodes) propertiesOf(name string) session.Properties {
 	if p := c.properties[name]; p != nil {
 		return p
 	}
-	return noProperties{}
+	return grouptest.NoProperties{}
 }
 
 // publishMarked publishes a message that panics where it is poison.
