@@ -393,16 +393,20 @@ const MaxShort = 255
 
 // Short returns s, or its longest prefix that is a short string and does not
 // split a character.
-func Short(s string) string {
-	if len(s) <= MaxShort {
+func Short(s string) string { return Cut(s, MaxShort) }
+
+// Cut returns s, or its longest prefix of at most so many bytes that does not
+// split a character.
+func Cut(s string, limit int) string {
+	if len(s) <= limit {
 		return s
 	}
-	for n := MaxShort; n > MaxShort-utf8.UTFMax; n-- {
+	for n := limit; n > max(limit-utf8.UTFMax, -1); n-- {
 		if utf8.RuneStart(s[n]) {
 			return s[:n]
 		}
 	}
-	return s[:MaxShort] // it is no text
+	return s[:limit] // it is no text
 }
 
 // Optional is a duration or a number that may be absent. The zero Optional is

@@ -37,7 +37,7 @@ func stateFor(state *wire.State) *wire.State {
 	own := &wire.State{Kind: state.Kind, Modified: state.Modified}
 	own.Modified.MessageAnnotations = nil
 	if e := state.Rejected.Error; e != nil && state.Kind == wire.StateRejected {
-		own.Rejected.Error = &wire.Error{Condition: strings.Clone(cut(e.Condition, fsm.MaxSettleReason))}
+		own.Rejected.Error = &wire.Error{Condition: strings.Clone(fsm.Cut(e.Condition, fsm.MaxSettleReason))}
 	}
 	return own
 }

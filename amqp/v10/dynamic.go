@@ -191,22 +191,10 @@ func (d *dynamicNodes) attachVolatile(l *link, a *wire.Attach) (next func()) {
 		ctx, cancel := context.WithTimeout(s.conn.Context(), s.conn.Config().OperationTimeout)
 		defer cancel()
 		err := s.broker.Consume(ctx, fsm.ConsumeSpec{Queue: fsm.ReplyQueue, Number: out.consumer, Tag: a.Name, NoAck: true, Credit: true})
-		s.gate.Lock()
-		defer s.gate.Unlock()
-		if s.state != sessionOpen {
-			return
-		}
-		if err != nil {
-			s.counts.remove(out)
-			s.refuseLink(l, a, s.refusal("attach", err))
-			return
-		}
-		l.out = out
 		b, source := *a, *a.Source
 		source.Address = wire.Some(queueAddress(s.broker.ReplyNameOf(out.consumer)))
-		l.address = source.Address
 		b.Source = &source
-		s.counts.start(out, answerReceiver(&b, out))
+		out.opened(l, &b, err)
 	}
 }
 

@@ -68,18 +68,23 @@ func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
 		if wanted.selector != "" && !out.copies && s.broker.Selects(ctx, spec) {
 			out.filter, spec.Selector = wanted, wanted.selector
 		}
-		err := s.broker.Consume(ctx, spec)
-		s.gate.Lock()
-		defer s.gate.Unlock()
-		if s.state != sessionOpen {
-			return
-		}
-		if err != nil {
-			s.counts.remove(out)
-			s.refuseLink(l, a, s.refusal("attach", err))
-			return
-		}
-		l.out = out
+		out.opened(l, a, s.broker.Consume(ctx, spec))
+	}
+}
+
+// opened answers an attach, which has the address of the source, once the broker has the consumer or has refused it with
+// an error.
+func (out *outgoingLink) opened(l *link, a *wire.Attach, err error) {
+	s := out.session
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	switch {
+	case s.state != sessionOpen:
+	case err != nil:
+		s.counts.remove(out)
+		s.refuseLink(l, a, s.refusal("attach", err))
+	default:
+		l.out, l.address = out, a.Source.Address
 		s.counts.start(out, answerReceiver(a, out))
 	}
 }
@@ -87,8 +92,7 @@ func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
 // sourceQueue returns the queue that a client wants to receive from.
 func sourceQueue(a *wire.Attach) (queue string, e *wire.Error) {
 	source := a.Source
-	switch {
-	case source == nil:
+	if source == nil {
 		return "", wire.Errorf(wire.ConditionInvalidField, "source is null")
 	}
 	queue, ok := parseSource(source.Address.Value)

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
@@ -106,7 +105,7 @@ func settlementOf(state *wire.State) (how fsm.Settlement, err *wire.Error) {
 	case wire.StateRejected:
 		how.Outcome = fsm.Discard
 		if e := state.Rejected.Error; e != nil {
-			how.Reason, how.Description = cut(e.Condition, fsm.MaxSettleReason), cut(e.Description, fsm.MaxSettleDescription)
+			how.Reason, how.Description = fsm.Cut(e.Condition, fsm.MaxSettleReason), fsm.Cut(e.Description, fsm.MaxSettleDescription)
 		}
 	case wire.StateModified:
 		return modification(&state.Modified)
@@ -114,17 +113,6 @@ func settlementOf(state *wire.State) (how fsm.Settlement, err *wire.Error) {
 		how.Outcome = fsm.Requeue
 	}
 	return how, nil
-}
-
-// cut returns a text of at most so many bytes, in whole characters.
-func cut(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	for limit > 0 && !utf8.RuneStart(text[limit]) {
-		limit--
-	}
-	return text[:limit]
 }
 
 // modification is settlementOf for a modified message.

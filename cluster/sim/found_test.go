@@ -57,7 +57,7 @@ var findings = []finding{
 		about: "one queue with a long routing key for its dead letters ends every node",
 		mend: []cluster.Change{
 			{File: "fsm/catalog/limits.go", Old: "if s, _ := text(lookup(args, name)); len(s) > fsm.MaxShort {", New: "if s, _ := text(lookup(args, name)); len(s) > fsm.MaxShort+1000 {"},
-			{File: "fsm/fsm.go", Old: "if len(s) <= MaxShort {", New: "if len(s) <= MaxShort+1000 {"},
+			{File: "fsm/fsm.go", Old: "if len(s) <= limit {", New: "if len(s) <= limit+1000 {"},
 			{File: "fsm/payload.go", Old: "if len(exchange) > MaxShort || len(routingKey) > MaxShort ||", New: "if len(exchange) > MaxShort ||"},
 		},
 		shows: `panic: |not in time: everything confirmed is delivered: odd|odd: `,
