@@ -133,18 +133,27 @@ func (c *Consumer) open(ctx context.Context) (Channel, error) {
 // Subscribe consumes from several queues, whose deliveries come in one channel until ended is closed. tag
 // names the subscription to each.
 func Subscribe(ch *amqp.Channel, queues []string, tag func(queue string) string, arguments amqp.Table, ended <-chan struct{}) (<-chan amqp.Delivery, error) {
-	if len(queues) == 1 {
-		return ch.Consume(queues[0], tag(queues[0]), false, false, false, false, arguments)
-	}
-	all := make(chan amqp.Delivery)
-	var open sync.WaitGroup
+	var all []<-chan amqp.Delivery
 	for _, queue := range queues {
 		from, err := ch.Consume(queue, tag(queue), false, false, false, false, arguments)
 		if err != nil {
 			return nil, err
 		}
+		all = append(all, from)
+	}
+	return merged(all, ended), nil
+}
+
+// merged is what comes in several channels, until ended is closed.
+func merged(from []<-chan amqp.Delivery, ended <-chan struct{}) <-chan amqp.Delivery {
+	if len(from) == 1 {
+		return from[0]
+	}
+	all := make(chan amqp.Delivery)
+	var open sync.WaitGroup
+	for _, c := range from {
 		open.Go(func() {
-			for d := range from {
+			for d := range c {
 				select {
 				case all <- d:
 				case <-ended:
@@ -156,7 +165,7 @@ func Subscribe(ch *amqp.Channel, queues []string, tag func(queue string) string,
 		open.Wait()
 		close(all)
 	}()
-	return all, nil
+	return all
 }
 
 // tag names the subscription to one of several queues.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/url"
 	"strconv"
@@ -16,10 +15,12 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/jepsen/internal/frames"
 )
 
 // session10 is a session of AMQP 1.0: it publishes on one link for each exchange and key, and receives on one for each
-// subscription. It costs its process little, and encodes by itself.
+// subscription. Reading and publishing cost its process little.
 type session10 struct {
 	conn    net.Conn
 	in      *bufio.Reader
@@ -135,7 +136,7 @@ func (l *session10) beat() {
 		case <-time.After(idle / 2):
 		}
 		l.mu.Lock()
-		_, err := l.conn.Write(frame10(0))
+		_, err := l.conn.Write(frames.AppendFrame(nil, frames.TypeAMQP, 0, nil))
 		l.mu.Unlock()
 		if err != nil {
 			return // reading fails, too
@@ -146,63 +147,43 @@ func (l *session10) beat() {
 // open makes the handshakes, all of which may be sent at once.
 func (l *session10) open(u *url.URL) error {
 	password, _ := u.User.Password()
-	_, err := l.conn.Write(Join([]byte("AMQP\x03\x01\x00\x00"),
-		frame10(1, performative(codeSASLInit, symbol10("PLAIN"), sized(0xb0, []byte("\x00"+u.User.Username()+"\x00"+password)))),
-		[]byte("AMQP\x00\x01\x00\x00"),
-		frame10(0, performative(codeOpen, string10("jepsen"), null, number10(ample), null, number10(uint32(idle.Milliseconds())))),
-		frame10(0, performative(codeBegin, null, number10(0), number10(ample), number10(ample)))))
+	login, opened := frames.Header(3), frames.Header(0)
+	_, err := l.conn.Write(Join(login,
+		frames.Encode(0, "sasl-init", frames.Fields{"mechanism": "PLAIN", "initial-response": "\x00" + u.User.Username() + "\x00" + password}),
+		opened,
+		frames.Encode(0, "open", frames.Fields{"container-id": "jepsen", "max-frame-size": ample, "idle-time-out": int(idle.Milliseconds())}),
+		frames.Encode(0, "begin", frames.Fields{"next-outgoing-id": 0, "incoming-window": ample, "outgoing-window": ample})))
 	if err != nil {
 		return err
 	}
-	for _, want := range []string{"AMQP\x03\x01\x00\x00", "AMQP\x00\x01\x00\x00"} {
-		var header [8]byte
-		if _, err := io.ReadFull(l.in, header[:]); err != nil {
-			return err
-		}
-		if string(header[:]) != want {
-			return fmt.Errorf("the broker answers with %q", header)
-		}
-		if want[4] == 3 {
-			err = l.login()
-		} else {
-			err = l.begun()
-		}
-		if err != nil {
-			return err
-		}
+	f, err := l.await(login, codeSASLOutcome)
+	if err != nil {
+		return err
 	}
-	return nil
+	if refused := uint10(f[0]); refused != 0 {
+		return fmt.Errorf("login refused with %d", refused)
+	}
+	f, err = l.await(opened, codeBegin)
+	l.window = uint32(uint10(f[2]))
+	return err
 }
 
-// login reads the answers to the login.
-func (l *session10) login() error {
-	for {
-		code, f, _, err := l.frame()
-		if err != nil {
-			return err
-		}
-		if code == codeSASLOutcome {
-			if refused := uint10(f[0]); refused != 0 {
-				return fmt.Errorf("login refused with %d", refused)
-			}
-			return nil
-		}
+// await reads a protocol header and frames up to one.
+func (l *session10) await(header []byte, wanted byte) (f list, err error) {
+	var got [8]byte
+	if _, err := io.ReadFull(l.in, got[:]); err != nil {
+		return f, err
 	}
-}
-
-// begun reads the answers to open and begin.
-func (l *session10) begun() error {
+	if !bytes.Equal(got[:], header) {
+		return f, fmt.Errorf("the broker answers with %q", got)
+	}
 	for {
 		code, f, _, err := l.frame()
-		if err != nil {
-			return err
-		}
-		switch code {
-		case codeBegin:
-			l.window = uint32(uint10(f[2]))
-			return nil
-		case codeEnd, codeClose:
-			return errors.New(reason10(f[0]))
+		switch {
+		case err != nil || code == wanted:
+			return f, err
+		case code == codeEnd || code == codeClose:
+			return f, errors.New(reason10(f[0]))
 		}
 	}
 }
@@ -356,16 +337,17 @@ func (l *session10) Confirms(window int) (<-chan amqp.Confirmation, error) {
 }
 
 // attach opens a link and waits until it is open. The mutex is held.
-func (l *session10) attach(k link10, role []byte, source, target, properties []byte) (handle uint32, err error) {
+func (l *session10) attach(k link10, source, target frames.Fields, properties frames.Map) (handle uint32, err error) {
 	handle = uint32(len(l.links))
 	l.links = append(l.links, k)
-	name := string10(fmt.Sprint(k.tag, " ", handle))
-	if role[0] == yes[0] && k.tag != "" {
-		name = string10(k.tag)
+	name, receives := k.tag, k.sender == nil
+	if !receives || name == "" {
+		name = fmt.Sprint(k.tag, " ", handle)
 	}
-	a := performative(codeAttach, name, number10(handle), role, []byte{0x50, 0}, []byte{0x50, 0}, source, target,
-		null, null, number10(0), null, null, null, properties)
-	if _, err := l.conn.Write(frame10(0, a)); err != nil {
+	if _, err := l.conn.Write(frames.Encode(0, "attach", frames.Fields{
+		"name": name, "handle": handle, "role": receives, "snd-settle-mode": 0, "rcv-settle-mode": 0, "initial-delivery-count": 0,
+		"source": frames.Composite{Name: "source", Fields: source}, "target": frames.Composite{Name: "target", Fields: target}, "properties": properties,
+	})); err != nil {
 		return 0, err
 	}
 	for !l.links[handle].attached && !l.ended {
@@ -391,7 +373,7 @@ func (l *session10) Publish(_ context.Context, exchange, key string, m amqp.Publ
 	s := l.senders[to]
 	if s == nil {
 		s = &sender10{}
-		if s.handle, err = l.attach(link10{sender: s, tag: to}, no, performative(codeSource), performative(codeTarget, string10(to)), null); err != nil {
+		if s.handle, err = l.attach(link10{sender: s, tag: to}, nil, frames.Fields{"address": to}, nil); err != nil {
 			return 0, err
 		}
 		l.senders[to] = s
@@ -435,10 +417,10 @@ func appendTransfer(dst []byte, handle, id uint32, m *amqp.Publishing) []byte {
 	}
 	dst[at-2] = byte(len(dst) - at + 1)
 	if len(m.Headers) > 0 {
-		dst = append(dst, described(sectionAnnotations, map10(m.Headers))...)
+		dst = frames.Append(dst, frames.Described{Descriptor: uint64(sectionAnnotations), Value: map10(m.Headers)})
 	}
 	if m.MessageId != "" || m.CorrelationId != "" {
-		dst = append(dst, performative(sectionProperties, string10(m.MessageId), null, null, null, null, string10(m.CorrelationId))...)
+		dst = frames.Append(dst, frames.Composite{Name: "properties", Fields: frames.Fields{"message-id": m.MessageId, "correlation-id": m.CorrelationId}})
 	}
 	dst = append(dst, 0x00, 0x53, sectionData, 0xb0)
 	dst = append(binary.BigEndian.AppendUint32(dst, uint32(len(m.Body))), m.Body...)
@@ -450,47 +432,33 @@ func appendTransfer(dst []byte, handle, id uint32, m *amqp.Publishing) []byte {
 func (l *session10) Subscribe(queues []string, tag func(queue string) string, prefetch int, arguments amqp.Table, ended <-chan struct{}) (<-chan amqp.Delivery, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all, open := make(chan amqp.Delivery, prefetch*len(queues)), new(sync.WaitGroup)
+	var all []<-chan amqp.Delivery
 	for _, queue := range queues {
 		k := link10{tag: tag(queue), to: make(chan amqp.Delivery, prefetch), prefetch: uint32(prefetch), abandoned: ended}
-		properties := amqp.Table{}
-		maps.Copy(properties, arguments)
-		handle, err := l.attach(k, yes, performative(codeSource, string10("/queues/"+url.PathEscape(queue))), performative(codeTarget), map10(properties))
+		handle, err := l.attach(k, frames.Fields{"address": "/queues/" + url.PathEscape(queue)}, nil, map10(arguments))
 		if err == nil {
-			err = l.grant(handle, null)
+			err = l.grant(handle, false)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if len(queues) == 1 {
-			return k.to, nil
-		}
-		open.Go(func() {
-			for d := range k.to {
-				select {
-				case all <- d:
-				case <-ended:
-				}
-			}
-		})
+		all = append(all, k.to)
 	}
-	go func() {
-		open.Wait()
-		close(all)
-	}()
-	return all, nil
+	return merged(all, ended), nil
 }
 
 // grant gives a subscription the credit that it lacks. The mutex is held.
-func (l *session10) grant(handle uint32, echo []byte) error {
+func (l *session10) grant(handle uint32, echo bool) error {
 	k := &l.links[handle]
 	credit := k.settled + k.prefetch - k.received
 	if k.ending {
 		credit = 0
 	}
 	k.granted = k.received + credit
-	flow := performative(codeFlow, number10(l.came), number10(ample), number10(l.next), number10(ample), number10(handle), number10(k.received), number10(credit), null, null, echo)
-	_, err := l.conn.Write(frame10(0, flow))
+	_, err := l.conn.Write(frames.Encode(0, "flow", frames.Fields{
+		"next-incoming-id": l.came, "incoming-window": ample, "next-outgoing-id": l.next, "outgoing-window": ample,
+		"handle": handle, "delivery-count": k.received, "link-credit": credit, "echo": echo,
+	}))
 	return err
 }
 
@@ -558,31 +526,28 @@ func delivery10(b []byte) (d amqp.Delivery) {
 
 // deaths10 is a death history as 0-9-1 has it.
 func deaths10(annotations []byte) (all []any) {
-	pairs := elements(annotations)
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if text10(pairs[i]) != "x-opt-deaths" {
-			continue
-		}
-		for _, one := range elements(pairs[i+1]) {
-			t, of := amqp.Table{}, elements(one)
-			for i := 0; i+1 < len(of); i += 2 {
-				switch name, v := text10(of[i]), of[i+1]; name {
-				case "queue", "reason", "exchange":
-					t[name] = text10(v)
-				case "count":
-					t[name] = int64(uint10(v))
-				case "ttl":
-					t["original-expiration"] = strconv.FormatUint(uint10(v), 10)
-				case "routing-keys":
-					var keys []any
-					for _, k := range elements(v) {
-						keys = append(keys, text10(k))
-					}
-					t[name] = keys
+	v, _, _ := frames.Parse(annotations) // what cannot be read is no map
+	m, _ := v.(frames.Map)
+	deaths, _ := m.Get("x-opt-deaths").(frames.Array)
+	for _, one := range deaths.Values {
+		t, of := amqp.Table{}, one.(frames.Map)
+		for _, name := range of.Keys() {
+			switch v := of.Get(name); name {
+			case "queue", "reason", "exchange":
+				t[name] = frames.Text(v)
+			case "count":
+				t[name] = int64(frames.Int(v))
+			case "ttl":
+				t["original-expiration"] = strconv.Itoa(frames.Int(v))
+			case "routing-keys":
+				var keys []any
+				for _, k := range v.(frames.Array).Values {
+					keys = append(keys, frames.Text(k))
 				}
+				t[name] = keys
 			}
-			all = append(all, t)
 		}
+		all = append(all, t)
 	}
 	return all
 }
@@ -599,7 +564,7 @@ func (l *session10) Ack(tag uint64, multiple bool) error {
 	if first == l.floor {
 		l.floor = last + 1
 	}
-	return l.settle(tag>>32, first, last, performative(codeAccepted))
+	return l.settle(tag>>32, first, last, "accepted")
 }
 
 // Nack is like Reject.
@@ -609,25 +574,27 @@ func (l *session10) Nack(tag uint64, _, requeue bool) error { return l.Reject(ta
 func (l *session10) Reject(tag uint64, requeue bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	outcome := performative(codeRejected)
+	outcome := "rejected"
 	if requeue {
-		outcome = performative(codeReleased)
+		outcome = "released"
 	}
 	return l.settle(tag>>32, uint32(tag)-1, uint32(tag)-1, outcome)
 }
 
 // settle ends deliveries of a link and gives it credit for more. The mutex is held.
-func (l *session10) settle(handle uint64, first, last uint32, outcome []byte) error {
+func (l *session10) settle(handle uint64, first, last uint32, outcome string) error {
 	if l.ended {
 		return errEnded
 	}
-	if _, err := l.conn.Write(frame10(0, performative(codeDisposition, yes, number10(first), number10(last), yes, outcome))); err != nil {
+	if _, err := l.conn.Write(frames.Encode(0, "disposition", frames.Fields{
+		"role": true, "first": first, "last": last, "settled": true, "state": frames.Composite{Name: outcome},
+	})); err != nil {
 		return err
 	}
 	k := &l.links[handle]
 	k.settled += last - first + 1
 	if !k.ending && k.settled+k.prefetch-k.granted >= max(1, k.prefetch/4) {
-		return l.grant(uint32(handle), null)
+		return l.grant(uint32(handle), false)
 	}
 	return nil
 }
@@ -639,7 +606,7 @@ func (l *session10) Cancel(tag string) error {
 	for handle := range l.links {
 		if k := &l.links[handle]; k.to != nil && k.tag == tag {
 			k.ending = true
-			return l.grant(uint32(handle), yes)
+			return l.grant(uint32(handle), true)
 		}
 	}
 	return errors.New("no subscription has the tag " + tag)
@@ -651,7 +618,7 @@ func (l *session10) Closed() <-chan *amqp.Error { return l.closed }
 // Close ends the session, whose answer says that all is settled.
 func (l *session10) Close() error {
 	l.mu.Lock()
-	_, err := l.conn.Write(frame10(0, performative(codeEnd)))
+	_, err := l.conn.Write(frames.Encode(0, "end", nil))
 	l.mu.Unlock()
 	if err == nil {
 		<-l.done
@@ -662,7 +629,7 @@ func (l *session10) Close() error {
 		}
 	}
 	if err == nil {
-		_, err = l.conn.Write(frame10(0, performative(codeClose)))
+		_, err = l.conn.Write(frames.Encode(0, "close", nil))
 	}
 	return errors.Join(err, l.conn.Close())
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/jepsen/internal/frames"
 )
 
 // What is published in AMQP 1.0 is read again as it was.
@@ -34,15 +36,11 @@ func TestMessageIn10(t *testing.T) {
 	}
 }
 
-// Elements of an array share their constructor.
+// A history is read whatever the encoding of its elements.
 func TestDeathsIn10(t *testing.T) {
-	keys := []byte{0xe0, 7, 2, 0xa1, 1, 'a', 2, 'b', 'c'}
-	one := compound(0xd1, symbol10("queue"), string10("q"), symbol10("reason"), symbol10("expired"), symbol10("count"), []byte{0x53, 3},
-		symbol10("ttl"), number10(50), symbol10("routing-keys"), keys)
-	body := append([]byte{one[0]}, one[1:]...)
-	body = append(body, one[1:]...)
-	array := append(binary.BigEndian.AppendUint32([]byte{0xf0}, uint32(len(body)+4)), 0, 0, 0, 2)
-	all := deaths10(compound(0xd1, symbol10("x-opt-deaths"), append(array, body...)))
+	one := frames.Map{frames.Symbol("queue"), "q", frames.Symbol("reason"), frames.Symbol("expired"), frames.Symbol("count"), uint64(3),
+		frames.Symbol("ttl"), uint32(50), frames.Symbol("routing-keys"), frames.Array{Code: 0xa1, Values: []any{"a", "bc"}}}
+	all := deaths10(frames.Append(nil, frames.Map{frames.Symbol("x-opt-deaths"), frames.Array{Code: 0xd1, Values: []any{one, one}}}))
 	want := amqp.Table{"queue": "q", "reason": "expired", "count": int64(3), "original-expiration": "50", "routing-keys": []any{"a", "bc"}}
 	if !reflect.DeepEqual(all, []any{want, want}) {
 		t.Errorf("%v", all)
@@ -51,7 +49,7 @@ func TestDeathsIn10(t *testing.T) {
 
 // What is cut short has no size.
 func TestDamagedIn10(t *testing.T) {
-	whole := performative(codeTransfer, number10(1), string10("abc"), value10(int64(5)))
+	whole := frames.Append(nil, frames.Described{Descriptor: uint64(codeTransfer), Value: frames.List{uint32(1), "abc", int64(5)}})
 	for n := range whole {
 		if got := size10(whole[:n]); got != 0 {
 			t.Errorf("%d octets of %d have the size %d", n, len(whole), got)
