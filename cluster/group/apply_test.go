@@ -13,11 +13,11 @@ import (
 func TestFollowersAreQuiet(t *testing.T) {
 	n := mustHost(t, t.TempDir())
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
-	serving := g.applier.serves
+	serving := g.in().applier.serves
 	set := func(serves func() bool) {
-		g.applier.mu.Lock()
-		defer g.applier.mu.Unlock()
-		g.applier.serves = serves
+		g.in().applier.mu.Lock()
+		defer g.in().applier.mu.Unlock()
+		g.in().applier.serves = serves
 	}
 	set(func() bool { return false })
 	mustSubmit(t, g, enqueues(1, -1, "a", "b"))
@@ -70,12 +70,12 @@ func TestSnapshotNamesLiveEntries(t *testing.T) {
 		}
 	})
 	origin := func(no uint64) {
-		g.applier.mu.Lock()
-		defer g.applier.mu.Unlock()
-		g.applier.origin = no
+		g.in().applier.mu.Lock()
+		defer g.in().applier.mu.Unlock()
+		g.in().applier.origin = no
 	}
 	origin(7)
-	s, err := g.applier.Snapshot()
+	s, err := g.in().applier.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,24 +106,24 @@ func TestRestoreFreesTheRest(t *testing.T) {
 	_, g := open()
 	n, later := open()
 	mustTakeOne(t, n, later, 2)
-	if err := later.snapshot(); err != nil {
+	if err := later.in().snapshot(); err != nil {
 		t.Fatal(err)
 	}
-	list, err := later.store.Snapshots().List()
+	list, err := later.in().store.Snapshots().List()
 	if err != nil || len(list) == 0 {
 		t.Fatal(list, err)
 	}
-	_, state, err := later.store.Snapshots().Open(list[0].ID)
+	_, state, err := later.in().store.Snapshots().Open(list[0].ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if have := g.store.LiveBytes(); have != size {
+	if have := g.in().store.LiveBytes(); have != size {
 		t.Fatalf("%d bytes are live before", have)
 	}
-	if err := g.applier.Restore(state); err != nil {
+	if err := g.in().applier.Restore(state); err != nil {
 		t.Fatal(err)
 	}
-	if have := g.store.LiveBytes(); have != 0 {
+	if have := g.in().store.LiveBytes(); have != 0 {
 		t.Errorf("%d bytes are live, the state has no message", have)
 	}
 }

@@ -28,9 +28,9 @@ func pour(t *testing.T, g *Group, first uint64, entries, size int, life fsm.Mill
 		first++
 	}
 	await(t, "all to be in the log", func() bool {
-		g.proposer.mu.Lock()
-		defer g.proposer.mu.Unlock()
-		return !g.proposer.queued.any() && len(g.proposer.pending) == 0
+		g.in().proposer.mu.Lock()
+		defer g.in().proposer.mu.Unlock()
+		return !g.in().proposer.queued.any() && len(g.in().proposer.pending) == 0
 	})
 	return first
 }
@@ -76,20 +76,20 @@ func TestFollowerCatchesUpFromTheLog(t *testing.T) {
 	}
 	g := c.leadAt(1)
 	c.mustStop(2)
-	before := g.lastIndex()
+	before := g.in().lastIndex()
 	next := uint64(1)
-	for g.lastIndex() < before+2*trailingMany {
+	for g.in().lastIndex() < before+2*trailingMany {
 		next = pour(t, g, next, 20, 64<<10, 1)
 	}
 	expire(t, g)
-	if err := g.snapshot(); err != nil {
+	if err := g.in().snapshot(); err != nil {
 		t.Fatal(err)
 	}
-	if first, err := g.log.FirstIndex(); err != nil || first > before {
+	if first, err := g.in().log.FirstIndex(); err != nil || first > before {
 		t.Errorf("the log begins at %d, the member ends at %d (%v)", first, before, err)
 	}
 	await(t, "a member that does not lead to keep less than the leader", func() bool {
-		return c.hosts[1].Group(1).store.Retained(0, 1<<40) <= g.store.Retained(0, 1<<40)/2
+		return c.hosts[1].Group(1).in().store.Retained(0, 1<<40) <= g.in().store.Retained(0, 1<<40)/2
 	})
 	back := c.start(2, 1)
 	mustMatch(t, back, g)
@@ -98,7 +98,7 @@ func TestFollowerCatchesUpFromTheLog(t *testing.T) {
 	}
 	pour(t, g, next, 800, 16<<10, 1)
 	expire(t, g)
-	await(t, "what nobody needs to go", func() bool { return g.store.Retained(0, 1<<40) < 12<<20 })
+	await(t, "what nobody needs to go", func() bool { return g.in().store.Retained(0, 1<<40) < 12<<20 })
 	mustMatch(t, back, g)
 }
 
@@ -117,13 +117,13 @@ func TestInstallBringsWhatIsMissing(t *testing.T) {
 	await(t, "the backlog", func() bool { return ready(g) == backlog })
 	mustMatch(t, c.hosts[2].Group(1), g)
 	c.mustStop(2)
-	before := g.lastIndex()
+	before := g.in().lastIndex()
 	next = pour(t, g, next, more, size, -1)
 	next = pour(t, g, next, 1500, 16<<10, 1)
 	await(t, "what was to expire", func() bool { return ready(g) == backlog+more })
 	await(t, "the log to be cut", func() bool {
 		next = pour(t, g, next, 20, 64<<10, 1)
-		first, err := g.log.FirstIndex()
+		first, err := g.in().log.FirstIndex()
 		return err == nil && first > before+1
 	})
 	await(t, "what was to expire", func() bool { return ready(g) == backlog+more })
@@ -161,7 +161,7 @@ func TestRefusedSnapshotIsWrittenAnew(t *testing.T) {
 	g := c.leadAt(1)
 	next := pour(t, g, 1, 10, 100, -1)
 	await(t, "messages", func() bool { return ready(g) == 10 })
-	if err := g.snapshot(); err != nil {
+	if err := g.in().snapshot(); err != nil {
 		t.Fatal(err)
 	}
 	pour(t, g, next, 10, 100, -1)
@@ -169,7 +169,7 @@ func TestRefusedSnapshotIsWrittenAnew(t *testing.T) {
 	ahead := c.hosts[2].Group(1)
 	await(t, "the member has them", func() bool { return ready(ahead) == 20 || g.Barrier(patience) != nil })
 	await(t, "the member has them", func() bool { return ready(ahead) == 20 })
-	if err := ahead.snapshot(); err != nil {
+	if err := ahead.in().snapshot(); err != nil {
 		t.Fatal(err)
 	}
 	old, newer := g.SnapshotIndex(), ahead.SnapshotIndex()
@@ -177,22 +177,22 @@ func TestRefusedSnapshotIsWrittenAnew(t *testing.T) {
 		t.Fatalf("the leader's snapshot is of entry %d, the member's of %d", old, newer)
 	}
 	install := func() error {
-		list, err := g.store.Snapshots().List()
+		list, err := g.in().store.Snapshots().List()
 		if err != nil {
 			return err
 		}
-		meta, data, err := g.store.Snapshots().Open(list[0].ID)
+		meta, data, err := g.in().store.Snapshots().Open(list[0].ID)
 		if err != nil {
 			return err
 		}
 		defer data.Close()
-		_, term := g.role()
+		_, term := g.in().role()
 		req := &raft.InstallSnapshotRequest{
 			RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n1"), Addr: []byte("n1")}, SnapshotVersion: meta.Version,
 			Term: term, LastLogIndex: meta.Index, LastLogTerm: meta.Term, Size: meta.Size,
 			Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex,
 		}
-		return g.transport.InstallSnapshot("n3", "n3", req, &raft.InstallSnapshotResponse{}, data)
+		return g.in().transport.InstallSnapshot("n3", "n3", req, &raft.InstallSnapshotResponse{}, data)
 	}
 	if err := install(); !errors.Is(err, peer.ErrSuperseded) {
 		t.Fatalf("an older snapshot: %v", err)
@@ -239,15 +239,15 @@ func TestSnapshotsInProportion(t *testing.T) {
 		mustSubmit(t, g, enqueues(first, -1, slices.Repeat([]string{"m"}, 500)...))
 	}
 	await(t, "the backlog", func() bool { return ready(g) == messages })
-	if err := g.snapshot(); err != nil {
+	if err := g.in().snapshot(); err != nil {
 		t.Fatal(err)
 	}
-	if g.usage.replay.Load() != 0 || n.snapshots.replay.Load() != 0 {
-		t.Errorf("%d bytes to apply again after a snapshot", g.usage.replay.Load())
+	if g.in().usage.replay.Load() != 0 || n.snapshots.replay.Load() != 0 {
+		t.Errorf("%d bytes to apply again after a snapshot", g.in().usage.replay.Load())
 	}
 	at := g.SnapshotIndex()
 	for i := range uint64(4200) { // more than fit into a few entries
-		if err := g.raft.Load().Barrier(0).Error(); err != nil {
+		if err := g.in().raft.Load().Barrier(0).Error(); err != nil {
 			t.Fatal(err)
 		}
 		if i%600 == 0 {
@@ -289,18 +289,18 @@ func TestNeededByTwo(t *testing.T) {
 	for i := range uint64(20) {
 		c.mustServe(1, i+1) // an entry each
 	}
-	if err := g.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+	if err := g.in().reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
 		t.Fatal(err)
 	}
 	term := g.Term()
 	for _, h := range c.hosts[1:] {
 		mustMatch(t, h.Group(1), g)
 	}
-	await(t, "nothing is on its way", func() bool { return !g.reached("n2", term).Busy && !g.reached("n3", term).Busy })
+	await(t, "nothing is on its way", func() bool { return !g.in().reached("n2", term).Busy && !g.in().reached("n3", term).Busy })
 	for _, tc := range [][3]uint64{{9, 5, 5}, {4, 5, 4}} {
-		g.transport.Lacks("n2", term, tc[0])
-		g.transport.Lacks("n3", term, tc[1])
-		if from := g.needed(1 << 30); from != tc[2] {
+		g.in().transport.Lacks("n2", term, tc[0])
+		g.in().transport.Lacks("n3", term, tc[1])
+		if from := g.in().needed(1 << 30); from != tc[2] {
 			t.Errorf("members that have %d and %d need what follows %d", tc[0], tc[1], from)
 		}
 	}
@@ -314,37 +314,37 @@ func TestGroupsShareWhatIsKept(t *testing.T) {
 	for i := range uint64(20) {
 		c.mustServe(1, i+1) // an entry each
 	}
-	if err := g.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+	if err := g.in().reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
 		t.Fatal(err)
 	}
 	term, s := g.Term(), h.snapshots
 	mustMatch(t, c.hosts[1].Group(1), g)
-	await(t, "nothing is on its way", func() bool { return !g.reached("n2", term).Busy })
+	await(t, "nothing is on its way", func() bool { return !g.in().reached("n2", term).Busy })
 	for _, tc := range []struct {
 		others []bool // much
 		kept   bool
 	}{{nil, true}, {[]bool{false, false}, true}, {[]bool{true}, false}} {
 		for intact := false; !intact; { // the scheduler lets go of groups that are closed
-			g.transport.Lacks("n2", term, 3)
-			all := g.store.Retained(3, 1<<30)
+			g.in().transport.Lacks("n2", term, 3)
+			all := g.in().store.Retained(3, 1<<30)
 			s.mu.Lock()
 			h.config.Retained = all + all/2
 			clear(s.retained)
 			for _, much := range tc.others {
-				x := &Group{}
+				x := &instance{}
 				x.closed.Store(true)
 				s.retained[x] = kept{much: much}
 			}
 			s.mu.Unlock()
-			s.retainFor(g)
+			s.retainFor(g.in())
 			s.mu.Lock()
 			others := maps.Clone(s.retained)
-			delete(others, g)
+			delete(others, g.in())
 			intact = len(others) == len(tc.others)
 			s.mu.Unlock()
 		}
 		s.mu.Lock()
-		if _, kept := s.retained[g]; kept != tc.kept {
+		if _, kept := s.retained[g.in()]; kept != tc.kept {
 			t.Errorf("beside %v: kept %v, want %v", tc.others, kept, tc.kept)
 		}
 		s.mu.Unlock()
@@ -375,7 +375,7 @@ func TestLargeEntriesAreCutSoon(t *testing.T) {
 	g := mustHost(t, t.TempDir()).mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	pour(t, g, 1, entries, size, 1)
 	expire(t, g)
-	await(t, "the entries to be cut", func() bool { return g.store.Retained(0, 1<<40) <= trailingBytes+snapshotBytes+size })
+	await(t, "the entries to be cut", func() bool { return g.in().store.Retained(0, 1<<40) <= trailingBytes+snapshotBytes+size })
 }
 
 // What is held for a member that has caught up is let go at the next look, not a second later.
@@ -386,26 +386,26 @@ func TestHoldsFollowMembers(t *testing.T) {
 	for i := range uint64(20) {
 		c.mustServe(1, i+1) // an entry each
 	}
-	if err := g.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+	if err := g.in().reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
 		t.Fatal(err)
 	}
 	term := g.Term()
 	for _, h := range c.hosts[1:] {
 		mustMatch(t, h.Group(1), g)
 	}
-	await(t, "nothing is on its way", func() bool { return !g.reached("n2", term).Busy && !g.reached("n3", term).Busy })
+	await(t, "nothing is on its way", func() bool { return !g.in().reached("n2", term).Busy && !g.in().reached("n3", term).Busy })
 	holds := func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.retained[g].from != 0
+		return s.retained[g.in()].from != 0
 	}
 	await(t, "entries are held", func() bool {
-		g.transport.Lacks("n2", term, 3)
-		s.retainFor(g)
+		g.in().transport.Lacks("n2", term, 3)
+		s.retainFor(g.in())
 		return holds()
 	})
 	c.mustServe(1, 21)
-	await(t, "the member has all", func() bool { return g.needed(1<<30) == 0 })
+	await(t, "the member has all", func() bool { return g.in().needed(1<<30) == 0 })
 	if s.schedule(); holds() {
 		t.Error("entries are held for a member that has them")
 	}

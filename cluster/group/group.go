@@ -60,11 +60,12 @@ type Spec struct {
 	Config *QueueConfig
 }
 
-// Group is this node's replica of one queue. It connects its parts, each of which owns the state
+// instance is a group that is awake. It connects its parts, each of which owns the state
 // it guards, and changes this node's role in the group.
-type Group struct {
+type instance struct {
 	replica // raft; for a local queue, only its end
 
+	shell *Group
 	spec  Spec
 	host  *Host
 	order order
@@ -81,6 +82,8 @@ type Group struct {
 	throttle   throttle
 	usage      usage
 	sharing    sharing
+	resumes    *record       // what it wakes from; nil: it is opened
+	resumed    atomic.Uint64 // the term that its leader has slept in, until it serves again
 	watched    atomic.Bool   // see watch
 	ledIn      atomic.Uint64 // term of the last leader that was seen; 0: none was
 	wantedAt   atomic.Int64  // when somebody last waited for a leader, in ns; 0: nobody has
@@ -92,7 +95,8 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := newGroup(h, spec, h.config.Logger.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group))
+	shell := &Group{spec: spec, host: h}
+	g := newInstance(h, shell, h.config.Logger.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group))
 	g.store, g.log, g.applier.log = store, store, store
 	g.order = replicated{g}
 	g.leadership.withdrawn = &h.withdrawn
@@ -100,6 +104,7 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 		h.config.Mesh.DropGroup(spec.Group)
 		return nil, err
 	}
+	shell.running.Store(g)
 	h.groups.add(g)
 	g.raft.Load().RegisterObserver(raft.NewObserver(h.observed, true, wanted))
 	if g.isLearner() {
@@ -107,26 +112,29 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	}
 	h.elections.begin(g)
 	g.review()
-	return g, nil
+	return shell, nil
 }
 
 // OpenLocal starts a local queue on this node, or returns the running one: the same machine and
 // proposer as a replica's, without raft and without anything on disk. It serves when OpenLocal
 // returns.
 func (h *Host) OpenLocal(spec Spec) *Group {
-	g := newGroup(h, spec, h.config.Logger)
+	spec.Local = true
+	shell := &Group{spec: spec, host: h}
+	g := newInstance(h, shell, h.config.Logger)
 	g.order = &local{
 		replica: &g.replica, bytes: &h.localBytes, applier: &g.applier, proposer: &g.proposer,
 		lead: &g.leadership, announce: g.announce,
 	}
+	shell.running.Store(g)
 	g.proposer.begin(h.config.Clock, 0)
 	g.leadership.term.Store(LocalTerm)
-	if have, added := h.groups.addLocal(g); !added {
+	if have, added := h.groups.addLocal(shell); !added {
 		return have
 	}
 	g.settings.propose(true)
 	g.announce(LocalTerm)
-	return g
+	return shell
 }
 
 // storeOf returns the store of a group that is about to be opened. What was put aside is the group's again if it
@@ -159,15 +167,16 @@ func (h *Host) storeOf(spec *Spec) (*raftlog.Group, error) {
 	return store, store.SetOwner(owner)
 }
 
-// newGroup returns a group whose parts are connected. It does nothing until it has an order and,
+// newInstance returns an instance whose parts are connected. It does nothing until it has an order and,
 // unless the queue is local, raft.
-func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
-	g := &Group{
+func newInstance(h *Host, shell *Group, log *slog.Logger) *instance {
+	spec := shell.spec
+	g := &instance{
 		replica: replica{
 			id: spec.Group, node: h.config.Node, mesh: h.config.Mesh, slog: log, spawn: h.tasks.Go,
 			ending: make(chan struct{}), termChanged: func() { h.elections.termChanged(spec.Group) },
 		},
-		spec: spec, host: h,
+		shell: shell, spec: spec, host: h,
 	}
 	g.unsettled = func() { h.lag.note(g) }
 	release := func(indexes []uint64) { g.order.release(indexes) }
@@ -184,7 +193,7 @@ func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
 	g.leadership = leadership{guard: &g.guard, raftTerm: g.Term}
 	g.outgoing = outgoing{
 		barred: g.barred, release: release, guard: &g.guard,
-		perform: func(w *Work) { h.config.Outside.Perform(g, w) },
+		perform: func(w *Work) { h.config.Outside.Perform(shell, w) },
 	}
 	g.usage = usage{note: func() { h.snapshots.note(g) }, total: &h.snapshots.replay}
 	g.applier = applier{
@@ -202,7 +211,7 @@ func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
 }
 
 // connectProposer connects the parts that propose entries.
-func (g *Group) connectProposer() {
+func (g *instance) connectProposer() {
 	h := g.host
 	g.proposer = proposer{
 		lead: &g.leadership, admission: h.admission, version: h.config.Version, guard: &g.guard,
@@ -210,7 +219,7 @@ func (g *Group) connectProposer() {
 		active:    func() { h.watch.add(g) },
 		committed: h.latency.observe,
 		roundTrip: func() time.Duration { return h.config.Mesh.RoundTrip(g.Voters()...) },
-		undecided: func(from string) { h.config.Outside.Undecided(g, from) },
+		undecided: func(from string) { h.config.Outside.Undecided(g.shell, from) },
 		lost: func() {
 			g.timer.lost()
 			g.settings.lost()
@@ -221,22 +230,22 @@ func (g *Group) connectProposer() {
 	g.proposer.queued.back = backpressure{demand: &g.demand, floor: &h.admission.floor, crowded: h.admission.crowded, check: g.proposer.checkHeld}
 	g.timer = timer{ticker: h.ticker, applier: &g.applier, proposer: &g.proposer, lead: &g.leadership, guard: &g.guard}
 	g.settings = settings{
-		wanted: g.wantedSettings, view: g.View, submit: g.Submit, active: g.proposer.active, spawn: h.tasks.Go,
+		wanted: func() *QueueConfig { return h.wantedSettings(&g.spec) }, view: g.View, submit: g.Submit, active: g.proposer.active, spawn: h.tasks.Go,
 		leads:  func() bool { return g.leadership.term.Load() != 0 },
 		ending: g.ending, guard: &g.guard, slog: g.slog,
 	}
 }
 
-// wantedSettings returns the settings that the queue should have. The caller owns the result.
-func (g *Group) wantedSettings() *QueueConfig {
+// wantedSettings returns the settings that a queue should have. The caller owns the result.
+func (h *Host) wantedSettings(spec *Spec) *QueueConfig {
 	var want *QueueConfig
-	if newest := g.host.config.Settings; newest != nil {
-		want = newest(g.spec.Queue)
+	if newest := h.config.Settings; newest != nil {
+		want = newest(spec.Queue)
 	}
 	if want == nil {
-		want = proto.Clone(g.spec.Config).(*QueueConfig)
+		want = proto.Clone(spec.Config).(*QueueConfig)
 	}
-	want.LockCredit = uint64(g.host.config.LockCredit())
+	want.LockCredit = uint64(h.config.LockCredit())
 	return want
 }
 
@@ -271,7 +280,7 @@ func (h *Host) observe(stop <-chan struct{}) {
 	}
 }
 
-func (h *Host) leaderSeen(g *Group, leader string) {
+func (h *Host) leaderSeen(g *instance, leader string) {
 	if leader != "" {
 		g.ledIn.Store(g.Term())
 	}
@@ -369,7 +378,7 @@ func (l *leadership) end() {
 
 // review brings the group's role in line with raft's state: a new leader begins to serve, a former
 // one stops. A barred one does not begin, and searches for another leader.
-func (g *Group) review() {
+func (g *instance) review() {
 	defer g.guard.contain("change the leader")
 	l := &g.leadership
 	l.changing.Lock()
@@ -392,7 +401,7 @@ func (g *Group) review() {
 
 // enter waits until everything earlier leaders committed has been applied,
 // and then starts to serve.
-func (g *Group) enter() {
+func (g *instance) enter() {
 	term := g.order.takeOver()
 	if term == 0 {
 		return // lost again; the next change of state leads here once more
@@ -406,6 +415,10 @@ func (g *Group) enter() {
 		return
 	}
 	g.order.led()
+	if g.resumed.Swap(0) == term {
+		g.proposer.gather(false, func() { g.settings.propose(true) })
+		return // everybody knows
+	}
 	if !g.IsLocal() {
 		g.host.applying.meters.led.Add(1)
 	}
@@ -433,14 +446,14 @@ const firstEntryWait = 5 * time.Millisecond
 
 // begun proposes the tick of a new term if nothing has come that it could go with, and tells the other
 // members what is committed if there is nothing to propose.
-func (g *Group) begun(term uint64) {
+func (g *instance) begun(term uint64) {
 	defer g.guard.contain("begin a term")
 	g.proposer.goOn()
 	g.order.tellCommitted(term)
 }
 
 // begin starts to serve in a term, unless raft has changed its mind.
-func (g *Group) begin(term uint64) (deadline fsm.Time, ok bool) {
+func (g *instance) begin(term uint64) (deadline fsm.Time, ok bool) {
 	return g.applier.begin(func() bool { return g.order.leads() && g.order.term() == term }, func(now fsm.Time) {
 		g.proposer.begin(g.host.config.Clock, now)
 		g.leadership.term.Store(term)
@@ -448,9 +461,9 @@ func (g *Group) begin(term uint64) (deadline fsm.Time, ok bool) {
 }
 
 // announce tells the Outside that this node leads, or that it no longer does (0).
-func (g *Group) announce(term uint64) {
+func (g *instance) announce(term uint64) {
 	defer g.guard.contain("announce the leader")
-	g.host.config.Outside.Led(g, term)
+	g.host.config.Outside.Led(g.shell, term)
 }
 
 // awaitClocks waits until a majority of the wall clocks has agreed, so that the first stamp of the
@@ -472,7 +485,7 @@ func awaitClocks(c *clock.Clock, ending <-chan struct{}) {
 }
 
 // leave stops serving. The proposer reports what was proposed and not yet answered as undecided.
-func (g *Group) leave() {
+func (g *instance) leave() {
 	g.leadership.term.Store(0)
 	g.timer.stop()
 	g.proposer.leadershipEnded()
@@ -480,28 +493,28 @@ func (g *Group) leave() {
 }
 
 // barred reports whether the group must not lead on this node.
-func (g *Group) barred() bool { return g.leadership.barred() }
+func (g *instance) barred() bool { return g.leadership.barred() }
 
 // resignedLately reports whether the group has resigned here recently.
-func (g *Group) resignedLately() bool {
+func (g *instance) resignedLately() bool {
 	until := g.leadership.resigned.until.Load()
 	return until != 0 && until > int64(g.host.watch.now())
 }
 
 // lastLed implements electable.
-func (g *Group) lastLed() uint64 { return g.ledIn.Load() }
+func (g *instance) lastLed() uint64 { return g.ledIn.Load() }
 
 // want implements electable.
-func (g *Group) want(now time.Time) { g.wantedAt.Store(now.UnixNano()) }
+func (g *instance) want(now time.Time) { g.wantedAt.Store(now.UnixNano()) }
 
 // wanted implements electable.
-func (g *Group) wanted(now time.Time) bool {
+func (g *instance) wanted(now time.Time) bool {
 	at := g.wantedAt.Load()
 	return at != 0 && now.UnixNano()-at < int64(wantValid)
 }
 
 // patience implements electable: nothing is due sooner, nobody holds a message, and no letter is on its way.
-func (g *Group) patience() time.Duration {
+func (g *instance) patience() time.Duration {
 	if g.hasUnapplied() {
 		return 0
 	}
@@ -509,25 +522,25 @@ func (g *Group) patience() time.Duration {
 }
 
 // Spec returns what the group was opened with.
-func (g *Group) Spec() Spec { return g.spec }
+func (g *instance) Spec() Spec { return g.spec }
 
 // Leading returns the term in which this replica leads and serves, or 0.
-func (g *Group) Leading() uint64 { return g.leadership.serving() }
+func (g *instance) Leading() uint64 { return g.leadership.serving() }
 
 // Term returns the raft term of this replica.
-func (g *Group) Term() uint64 { return g.order.term() }
+func (g *instance) Term() uint64 { return g.order.term() }
 
 // Leader returns the name of the leading node, as far as this replica knows.
-func (g *Group) Leader() string { return g.order.leader() }
+func (g *instance) Leader() string { return g.order.leader() }
 
 // Progress reports the log position of the replica.
-func (g *Group) Progress() Progress { return g.order.progress() }
+func (g *instance) Progress() Progress { return g.order.progress() }
 
 // SnapshotIndex returns the index of the newest snapshot, or -1 if there is none.
-func (g *Group) SnapshotIndex() int64 { return g.order.snapshot() }
+func (g *instance) SnapshotIndex() int64 { return g.order.snapshot() }
 
 // LogBytes returns the size of the payloads that the log keeps for live messages.
-func (g *Group) LogBytes() uint64 {
+func (g *instance) LogBytes() uint64 {
 	if g.store == nil {
 		return 0
 	}
@@ -536,7 +549,7 @@ func (g *Group) LogBytes() uint64 {
 
 // View runs f on the machine between two entries. f must be quick, and must neither change nor
 // retain the machine. If the group turns out to be quarantined afterwards, discard what f has set.
-func (g *Group) View(f func(m *queue.Machine)) { g.applier.view(f) }
+func (g *instance) View(f func(m *queue.Machine)) { g.applier.view(f) }
 
 // HashAt returns the hash of the machine's state at an entry, and the index of that
 // entry. at 0 stands for the newest one. If at is above the newest one, it waits for
@@ -545,14 +558,14 @@ func (g *Group) View(f func(m *queue.Machine)) { g.applier.view(f) }
 //
 // The state is frozen between two entries, in the time that a snapshot takes, and
 // hashed outside of the lock.
-func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
+func (g *instance) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
 	return g.applier.probes.hashAt(at, wait, g.ending)
 }
 
 // Replay gives a queue's history on this node to a reader, up to the last entry
 // that was applied when it began. It may fail because a snapshot was replaced
 // meanwhile; then it can be tried again, with a new reader.
-func (g *Group) Replay(to Replayer) error {
+func (g *instance) Replay(to Replayer) error {
 	if g.store == nil {
 		return ErrNoHistory
 	}
@@ -563,7 +576,7 @@ func (g *Group) Replay(to Replayer) error {
 // Resync reads the messages a consumer holds after a delivery, up to the size limit of an answer,
 // and sends them in order among the deliveries, together with the notice of messages taken from
 // the consumer or of its cancellation. Only the leader answers.
-func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
+func (g *instance) Resync(to fsm.ConsumerID, after uint64) {
 	defer g.guard.contain("answer a resync")
 	g.applier.resync(to, after, func() bool { return g.leadership.term.Load() != 0 })
 }
@@ -571,14 +584,14 @@ func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
 // Recall answers what has been applied of a session's commands from a number on, and first says which one
 // is expected next (fsm.Gap), be it the first of these: what is before that is on its way to an answer.
 // Only the leader does this.
-func (g *Group) Recall(s fsm.SessionID, from uint64) {
+func (g *instance) Recall(s fsm.SessionID, from uint64) {
 	g.proposer.recall(func() {
 		g.applier.recall(s, from, func(next uint64) uint64 { return g.proposer.expects(s, next) })
 	})
 }
 
 // positions asks the machine where sessions stand.
-func (g *Group) positions(runs []run) {
+func (g *instance) positions(runs []run) {
 	g.View(func(m *queue.Machine) {
 		for i := range runs {
 			runs[i].position = queue.PositionOf(m, runs[i].session)
@@ -588,7 +601,7 @@ func (g *Group) positions(runs []run) {
 }
 
 // Payload reads the payload of one message. It may be gone if the message is.
-func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
+func (g *instance) Payload(ref fsm.Ref) ([]byte, error) {
 	defer g.outgoing.steps.Add(1)
 	return g.order.payload(ref)
 }
@@ -596,7 +609,7 @@ func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
 // HeldBy says where a member finds a payload that this leader would send to it. It finds it if it has
 // acknowledged the entry, or if the entry is ahead of what is sent now. What is in memory here should be
 // there, too; if not, the member says so (Missed).
-func (g *Group) HeldBy(node string, ref fsm.Ref) (at Shared, ok bool) {
+func (g *instance) HeldBy(node string, ref fsm.Ref) (at Shared, ok bool) {
 	lead := g.leadership.serving()
 	if g.store == nil || lead == 0 || g.sharing.since(node) >= ref.Index {
 		return Shared{}, false
@@ -610,7 +623,7 @@ func (g *Group) HeldBy(node string, ref fsm.Ref) (at Shared, ok bool) {
 
 // Missed notes that a node has not found a payload where it was said to be: it may have begun after the
 // entries that there are, or have let go of them. It is sent what they carried.
-func (g *Group) Missed(node string) {
+func (g *instance) Missed(node string) {
 	if g.store != nil && g.order.opened() {
 		g.sharing.miss(node, g.order.applied())
 	}
@@ -618,7 +631,7 @@ func (g *Group) Missed(node string) {
 
 // Stored returns a payload that a leader shares with this member; nil: it is not in memory. The entry may
 // still be on its way into the log, where its arrival ends.
-func (g *Group) Stored(at Shared) []byte {
+func (g *instance) Stored(at Shared) []byte {
 	if g.store == nil {
 		return nil
 	}
@@ -637,18 +650,18 @@ func (g *Group) Stored(at Shared) []byte {
 }
 
 // AppliedIndex returns the index of the last entry applied to the machine.
-func (g *Group) AppliedIndex() uint64 { return g.order.applied() }
+func (g *instance) AppliedIndex() uint64 { return g.order.applied() }
 
 // Now returns the stamp an entry would get. Only the leader knows it.
-func (g *Group) Now() fsm.Time { return g.proposer.now() }
+func (g *instance) Now() fsm.Time { return g.proposer.now() }
 
 // Barrier lets followers learn what is committed, by committing an entry without content. Only the
 // leader can do this.
-func (g *Group) Barrier(timeout time.Duration) error { return g.order.barrier(timeout) }
+func (g *instance) Barrier(timeout time.Duration) error { return g.order.barrier(timeout) }
 
 // Expire proposes ticks until nothing is due, so that counts read afterwards include no expired
 // message. It gives up after timeout.
-func (g *Group) Expire(timeout time.Duration) error {
+func (g *instance) Expire(timeout time.Duration) error {
 	end := time.Now().Add(timeout)
 	for g.applier.due() {
 		if g.leadership.term.Load() == 0 || g.barred() {
@@ -667,7 +680,7 @@ func (g *Group) Expire(timeout time.Duration) error {
 
 // Remove removes a node from the members. Only the leader can do this, and it cannot remove
 // itself: it has to transfer its leadership first.
-func (g *Group) Remove(node string) error {
+func (g *instance) Remove(node string) error {
 	if node == g.node {
 		return errors.New("a leader cannot remove itself")
 	}
@@ -675,10 +688,10 @@ func (g *Group) Remove(node string) error {
 }
 
 // founders returns the members according to the catalog.
-func (g *Group) founders() []string { return g.spec.Members }
+func (g *instance) founders() []string { return g.spec.Members }
 
 // votes is called when the replica is no longer a learner.
-func (g *Group) votes() {
+func (g *instance) votes() {
 	g.slog.Info("the replica is up to date again, and votes")
 	g.standByTimers()
 	if g.Leader() == "" {
@@ -688,6 +701,18 @@ func (g *Group) votes() {
 
 // close stops the replica and keeps its data.
 func (g *Group) close() {
+	g.ended.Store(true)
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	g.host.ticker.remove(g)
+	if i := g.running.Load(); i != nil {
+		i.close()
+		g.host.groups.forget(i)
+	}
+}
+
+// close stops the instance.
+func (g *instance) close() {
 	g.order.end()
 	g.proposer.leadershipEnded()
 	g.proposer.wait()

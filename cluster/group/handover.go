@@ -251,7 +251,7 @@ var ErrNotHandedOver = errors.New("the leadership was not handed over")
 // to must be up, and is given a second, and a round trip, to get what its log lacks. If it does not
 // win in time, this replica goes on, and refuses the next attempts for a while:
 // each of them stops the queue for a moment.
-func (g *Group) Transfer(to string) error {
+func (g *instance) Transfer(to string) error {
 	l := &g.leadership
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -278,7 +278,7 @@ func (g *Group) Transfer(to string) error {
 }
 
 // cedeTo hands the leadership to a member that reaches more of the others.
-func (g *Group) cedeTo(node string) {
+func (g *instance) cedeTo(node string) {
 	defer g.guard.contain("hand the leadership over")
 	err := g.Transfer(node)
 	g.slog.Info("handing the leadership over to a member that reaches all others", "to", node, "error", err)
@@ -288,7 +288,7 @@ func (g *Group) cedeTo(node string) {
 // proposed meanwhile: neither the ticks that were due nor settings that have
 // changed. Everybody is told that this replica leads after all: those whose
 // commands it has refused wait for that.
-func (g *Group) announceAgain(term uint64) {
+func (g *instance) announceAgain(term uint64) {
 	g.proposer.transfer(false)
 	defer g.spawn(g.review) // what was seen of raft meanwhile
 	if g.barred() {

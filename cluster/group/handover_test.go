@@ -41,19 +41,19 @@ func TestMoveIsRefused(t *testing.T) {
 	c := mustTrio(t, patientRaft)
 	g := c.mustOpen(1)[0]
 	to, term := c.other(g), g.Term()
-	for _, nobody := range []string{"n9", g.node} {
-		if err := g.Transfer(nobody); !errors.Is(err, ErrNotHandedOver) || g.handover.rests() > 0 {
+	for _, nobody := range []string{"n9", g.in().node} {
+		if err := g.Transfer(nobody); !errors.Is(err, ErrNotHandedOver) || g.in().handover.rests() > 0 {
 			t.Errorf("a move to %s: %v", nobody, err)
 		}
 	}
-	g.handover.ended(errUnderWay)
-	g.proposer.mu.Lock() // it would be needed to refuse commands
+	g.in().handover.ended(errUnderWay)
+	g.in().proposer.mu.Lock() // it would be needed to refuse commands
 	err := g.Transfer(to.config.Node)
-	g.proposer.mu.Unlock()
+	g.in().proposer.mu.Unlock()
 	if !errors.Is(err, ErrNotHandedOver) || g.Leading() != term {
 		t.Errorf("a move after one that has failed: %v", err)
 	}
-	g.handover.ended(nil)
+	g.in().handover.ended(nil)
 	if err := g.Transfer(to.config.Node); err != nil {
 		t.Error(err)
 	}
@@ -75,7 +75,7 @@ func TestMoveWaitsForTheLog(t *testing.T) {
 	behind.mesh.Transport(1) // of which nothing is taken
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "the message", func() bool { return ready(g) == 1 })
-	if err := g.Transfer(behind.config.Node); !lacks(err) || g.Leading() != term || g.handover.rests() <= 0 {
+	if err := g.Transfer(behind.config.Node); !lacks(err) || g.Leading() != term || g.in().handover.rests() <= 0 {
 		t.Errorf("a move to one that lacks an entry: %v; term %d leads, it was %d", err, g.Leading(), term)
 	}
 	c.mustServe(1, 2)

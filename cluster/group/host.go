@@ -192,7 +192,6 @@ func (h *Host) shut(id fsm.GroupID) {
 	if g != nil {
 		g.close()
 		h.elections.end(id)
-		h.groups.forget(g)
 	}
 }
 
@@ -200,7 +199,7 @@ func (h *Host) shut(id fsm.GroupID) {
 func (h *Host) DropLocal(id fsm.GroupID) bool {
 	g := h.groups.removeLocal(id)
 	if g != nil {
-		g.order.end()
+		g.running.Load().order.end()
 	}
 	return g != nil
 }
@@ -210,7 +209,7 @@ func (h *Host) Reconfigure(ids []fsm.GroupID) {
 	h.tasks.Go(func() {
 		for _, id := range ids {
 			if g := h.Group(id); g != nil {
-				g.settings.change()
+				g.reconfigure()
 			}
 		}
 	})
@@ -220,7 +219,7 @@ func (h *Host) Reconfigure(ids []fsm.GroupID) {
 func (h *Host) ReconfigureAll() {
 	h.tasks.Go(func() {
 		for _, g := range h.Groups() {
-			g.settings.change()
+			g.reconfigure()
 		}
 	})
 }
@@ -238,8 +237,8 @@ func (h *Host) setWithdrawn(yes bool) {
 		return
 	}
 	led := uint64(0)
-	for _, g := range h.Groups() {
-		if !g.IsLocal() && g.order.opened() && (g.leadership.term.Load() != 0 || g.order.leads()) {
+	for _, g := range h.groups.replicas(func(g *instance) bool { return g.order.opened() }) {
+		if g.leadership.term.Load() != 0 || g.order.leads() {
 			led++
 			h.tasks.Go(g.review)
 		}
@@ -254,7 +253,7 @@ func (h *Host) PeerChanged(ev peer.Event) {
 	if ev.Up {
 		h.tasks.Go(func() { h.back(ev.Node) })
 	} else {
-		for _, g := range h.groups.replicas(func(g *Group) bool { return g.Leader() == ev.Node }) {
+		for _, g := range h.groups.replicas(func(g *instance) bool { return g.Leader() == ev.Node }) {
 			h.elections.begin(g)
 		}
 	}
@@ -271,8 +270,8 @@ func (h *Host) back(node string) {
 }
 
 // leaders returns the groups in which raft has made this node the leader.
-func (h *Host) leaders() []*Group {
-	return h.groups.replicas(func(g *Group) bool { return !g.isClosed() && g.isLeader() })
+func (h *Host) leaders() []*instance {
+	return h.groups.replicas(func(g *instance) bool { return !g.isClosed() && g.isLeader() })
 }
 
 // checkLed checks the members of the groups that this node leads.
@@ -302,7 +301,7 @@ func (h *Host) learnerGroup(id fsm.GroupID) learnerGroup {
 
 // Learners returns the groups whose replicas on this node do not vote, ordered by number.
 func (h *Host) Learners() []*Group {
-	return slices.DeleteFunc(h.Groups(), func(g *Group) bool { return !g.isLearner() })
+	return slices.DeleteFunc(h.Groups(), func(g *Group) bool { return g.Doubt() == nil })
 }
 
 // Quarantined returns the groups that do not lead on this node because their work has panicked,
@@ -332,19 +331,23 @@ func (h *Host) fail(code int, why string) {
 	select {}
 }
 
-// registry holds the groups that are open on a node.
+// registry holds the groups that are open on a node, and those of them that are awake.
 //
-//	closed ⇒ replicated and local are empty
+//	closed ⇒ replicated, awake and local are empty
 type registry struct {
 	mu         sync.RWMutex
 	closed     bool
 	replicated map[fsm.GroupID]*Group
 	local      map[fsm.GroupID]*Group
-	byRaft     map[*raft.Raft]*Group
+	awake      map[fsm.GroupID]*instance // of replicated
+	byRaft     map[*raft.Raft]*instance
 }
 
 func newRegistry() registry {
-	return registry{replicated: map[fsm.GroupID]*Group{}, local: map[fsm.GroupID]*Group{}, byRaft: map[*raft.Raft]*Group{}}
+	return registry{
+		replicated: map[fsm.GroupID]*Group{}, local: map[fsm.GroupID]*Group{},
+		awake: map[fsm.GroupID]*instance{}, byRaft: map[*raft.Raft]*instance{},
+	}
 }
 
 // close empties the registry and returns what was in it.
@@ -354,7 +357,7 @@ func (r *registry) close() []*Group {
 	all := slices.Collect(maps.Values(r.replicated))
 	all = slices.AppendSeq(all, maps.Values(r.local))
 	r.closed = true
-	r.replicated, r.local = map[fsm.GroupID]*Group{}, map[fsm.GroupID]*Group{}
+	r.replicated, r.local, r.awake = map[fsm.GroupID]*Group{}, map[fsm.GroupID]*Group{}, map[fsm.GroupID]*instance{}
 	return all
 }
 
@@ -367,13 +370,24 @@ func (r *registry) get(id fsm.GroupID) *Group {
 	return r.local[id]
 }
 
-func (r *registry) replica(id fsm.GroupID) *Group {
+// replica returns the instance of a replica that is awake, or nil.
+func (r *registry) replica(id fsm.GroupID) *instance {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.replicated[id]
+	return r.awake[id]
 }
 
-func (r *registry) ofRaft(is *raft.Raft) *Group {
+// sleeper returns a replica that sleeps, or nil.
+func (r *registry) sleeper(id fsm.GroupID) *Group {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if g := r.replicated[id]; g != nil && g.Asleep() {
+		return g
+	}
+	return nil
+}
+
+func (r *registry) ofRaft(is *raft.Raft) *instance {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.byRaft[is]
@@ -389,7 +403,8 @@ func (r *registry) all() []*Group {
 	return all
 }
 
-// led returns the groups that serve, in any order, and replicas those for which f is true.
+// led returns the groups that serve, in any order, sleepers the replicas that sleep and for which f is true, and
+// replicas the instances of those that are awake.
 func (r *registry) led() []*Group {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -397,13 +412,22 @@ func (r *registry) led() []*Group {
 	return appendThose(appendThose(nil, r.replicated, serves), r.local, serves)
 }
 
-func (r *registry) replicas(f func(g *Group) bool) []*Group {
+func (r *registry) sleepers(f func(g *Group, asleep *record) bool) []*Group {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return appendThose(nil, r.replicated, f)
+	return appendThose(nil, r.replicated, func(g *Group) bool {
+		asleep := g.asleep.Load()
+		return asleep != nil && f(g, asleep)
+	})
 }
 
-func appendThose(list []*Group, all map[fsm.GroupID]*Group, f func(g *Group) bool) []*Group {
+func (r *registry) replicas(f func(g *instance) bool) []*instance {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return appendThose(nil, r.awake, f)
+}
+
+func appendThose[T any](list []T, all map[fsm.GroupID]T, f func(g T) bool) []T {
 	for _, g := range all {
 		if f(g) {
 			list = append(list, g)
@@ -412,10 +436,13 @@ func appendThose(list []*Group, all map[fsm.GroupID]*Group, f func(g *Group) boo
 	return list
 }
 
-func (r *registry) add(g *Group) {
+// add adds a replica that is awake.
+func (r *registry) add(g *instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.replicated[g.spec.Group] = g
+	if !r.closed {
+		r.replicated[g.spec.Group], r.awake[g.spec.Group] = g.shell, g
+	}
 	r.byRaft[g.raft.Load()] = g
 }
 
@@ -436,14 +463,18 @@ func (r *registry) remove(id fsm.GroupID) *Group {
 	defer r.mu.Unlock()
 	g := r.replicated[id]
 	delete(r.replicated, id)
+	delete(r.awake, id)
 	return g
 }
 
-// forget drops a replica whose raft has ended.
-func (r *registry) forget(g *Group) {
+// forget drops an instance whose raft has ended.
+func (r *registry) forget(g *instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.byRaft, g.raft.Load())
+	if r.awake[g.spec.Group] == g {
+		delete(r.awake, g.spec.Group)
+	}
 }
 
 func (r *registry) removeLocal(id fsm.GroupID) *Group {

@@ -443,18 +443,18 @@ func TestConfigureOnOpen(t *testing.T) {
 func TestFuturesEnd(t *testing.T) {
 	n := mustHost(t, t.TempDir())
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
-	g.applier.mu.Lock() // nothing is applied
+	g.in().applier.mu.Lock() // nothing is applied
 	futures := []raft.Future{
-		endingWith(g.raft.Load().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0), g.ending),
-		endingWith(g.raft.Load().Barrier(0), g.ending),
+		endingWith(g.in().raft.Load().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0), g.in().ending),
+		endingWith(g.in().raft.Load().Barrier(0), g.in().ending),
 	}
 	ending := make(chan struct{})
-	other := endingWith(g.raft.Load().Barrier(0), ending)
+	other := endingWith(g.in().raft.Load().Barrier(0), ending)
 	close(ending)
 	if err := other.Error(); err != raft.ErrRaftShutdown {
 		t.Errorf("a future answers %v", err)
 	}
-	g.applier.mu.Unlock()
+	g.in().applier.mu.Unlock()
 	n.shut(t)
 	for _, f := range futures {
 		_ = f.Error() // whatever it is
@@ -570,7 +570,7 @@ func TestTickerOrder(t *testing.T) {
 			if g == nil {
 				return all
 			}
-			all += name[g]
+			all += name[g.(*timer)]
 		}
 	}
 	for _, step := range []struct {

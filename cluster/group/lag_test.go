@@ -236,10 +236,10 @@ func TestLagWatchIsNotified(t *testing.T) {
 	all := c.replicas(1)
 	during := func(f func()) {
 		for _, r := range all {
-			w := r.host.lag
+			w := r.in().host.lag
 			await(t, "the group is not noted", func() bool {
 				w.mu.Lock()
-				if r.complete.noted.Load() {
+				if r.in().complete.noted.Load() {
 					w.mu.Unlock()
 					return false
 				}
@@ -248,20 +248,20 @@ func TestLagWatchIsNotified(t *testing.T) {
 			defer w.mu.Unlock()
 		}
 		c.hosts[0].tasks.Go(f) // it waits for a lock that is held here
-		await(t, "the group is noted by its leader", g.complete.noted.Load)
+		await(t, "the group is noted by its leader", g.in().complete.noted.Load)
 	}
-	before := g.lastStored()
-	during(g.nudge)
+	before := g.in().lastStored()
+	during(g.in().nudge)
 	await(t, "all have the entry", func() bool {
-		return !slices.ContainsFunc(all, func(r *Group) bool { return r.lastStored() <= before })
+		return !slices.ContainsFunc(all, func(r *Group) bool { return r.in().lastStored() <= before })
 	})
 	for _, r := range all {
-		if r != g && r.complete.noted.Load() {
-			t.Errorf("%s looks at the members of a group that it does not lead", r.node)
+		if r != g && r.in().complete.noted.Load() {
+			t.Errorf("%s looks at the members of a group that it does not lead", r.in().node)
 		}
 	}
-	g.nudging.Store(true) // nothing is sent
-	during(func() { g.hasNoLeader("n2", 1) })
+	g.in().nudging.Store(true) // nothing is sent
+	during(func() { g.in().hasNoLeader("n2", 1) })
 }
 
 // longGroup is a group with a log so long; it counts how often raft is to be
@@ -432,13 +432,13 @@ func TestCatchUpBudgetOfANode(t *testing.T) {
 		}
 	}
 	for sent, counts := range map[int]int{1: minCatchUpBytes, maxRequestBytes: maxRequestBytes, 100 * maxRequestBytes: catchUpBytes} {
-		done := g.throttle.reserve("n2", sent)
+		done := g.in().throttle.reserve("n2", sent)
 		left(catchUpBytes-counts, 0)
 		done()
 	}
 	share := func() <-chan func() {
 		taken := make(chan func(), 1)
-		h.done.Go(func() { taken <- g.throttle.reserve("n2", 1) })
+		h.done.Go(func() { taken <- g.in().throttle.reserve("n2", 1) })
 		await(t, "it waits", func() bool {
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -458,7 +458,7 @@ func TestCatchUpBudgetOfANode(t *testing.T) {
 	c.mustStop(2)
 	(<-taken)()
 	left(0, 0)
-	done = g.throttle.reserve("n2", 1) // has nothing to wait for
+	done = g.in().throttle.reserve("n2", 1) // has nothing to wait for
 	left(0, 0)
 	done()
 	left(0, 0)
@@ -474,30 +474,30 @@ func TestMemberWithoutLeaderLags(t *testing.T) {
 	g := c.leadAt(1)
 	term, last := g.Term(), uint64(0)
 	await(t, "all have everything", func() bool {
-		last = g.lastIndex()
+		last = g.in().lastIndex()
 		for _, n := range []string{"n2", "n3"} {
-			if r := g.reached(n, term); r.Busy || r.Index < last {
+			if r := g.in().reached(n, term); r.Busy || r.Index < last {
 				return false
 			}
 		}
-		return last == g.lastIndex()
+		return last == g.in().lastIndex()
 	})
-	g.nudging.Store(true) // nothing is sent
-	g.hasNoLeader("n2", last-1)
-	if r := g.reached("n2", term); r.Index != last-1 {
+	g.in().nudging.Store(true) // nothing is sent
+	g.in().hasNoLeader("n2", last-1)
+	if r := g.in().reached("n2", term); r.Index != last-1 {
 		t.Errorf("it is taken to have entry %d, its log ends at %d", r.Index, last-1)
 	}
-	g.nudging.Store(false)
-	g.hasNoLeader("n2", last-1)
-	await(t, "it is sent something", func() bool { return g.lastIndex() > last && g.reached("n2", term).Index > last })
+	g.in().nudging.Store(false)
+	g.in().hasNoLeader("n2", last-1)
+	await(t, "it is sent something", func() bool { return g.in().lastIndex() > last && g.in().reached("n2", term).Index > last })
 
 	c.hosts[1].mesh.DropGroup(1)
 	c.hosts[1].mesh.Transport(1) // of which nothing is taken
-	g.nudge()
-	await(t, "something is on its way", func() bool { return g.reached("n2", term).Busy })
-	was := g.reached("n2", term).Index
-	g.hasNoLeader("n2", 1)
-	if r := g.reached("n2", term); r.Index != was {
+	g.in().nudge()
+	await(t, "something is on its way", func() bool { return g.in().reached("n2", term).Busy })
+	was := g.in().reached("n2", term).Index
+	g.in().hasNoLeader("n2", 1)
+	if r := g.in().reached("n2", term); r.Index != was {
 		t.Errorf("it is taken to have entry %d, not %d, although something is on its way", r.Index, was)
 	}
 }

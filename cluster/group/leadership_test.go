@@ -29,14 +29,14 @@ func TestLeadershipBeginsAfterRefusedBarrier(t *testing.T) {
 	term := g.Term()
 	// Raft hands over to a member that has everything, and refuses everything
 	// until it finds that this one does not get there.
-	transfer := g.raft.Load().LeadershipTransferToServer(raft.ServerID(lost.config.Node), raft.ServerAddress(lost.config.Node))
-	g.leadership.changing.Lock()
-	g.leave()
-	g.leadership.changing.Unlock()
-	if err := g.barrier(0); err == nil {
+	transfer := g.in().raft.Load().LeadershipTransferToServer(raft.ServerID(lost.config.Node), raft.ServerAddress(lost.config.Node))
+	g.in().leadership.changing.Lock()
+	g.in().leave()
+	g.in().leadership.changing.Unlock()
+	if err := g.in().barrier(0); err == nil {
 		t.Fatal("raft gives a barrier while it hands over")
 	}
-	g.review()
+	g.in().review()
 	if transfer.Error() == nil {
 		t.Fatal("a node that is gone leads")
 	}
@@ -61,51 +61,51 @@ func TestLeadershipOfOneTerm(t *testing.T) {
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "a message", func() bool { return ready(g) == 1 })
 	for _, term := range []uint64{g.Term() - 1, g.Term() + 1} {
-		if (replicated{g}).caughtUp(term) {
+		if (replicated{g.in()}).caughtUp(term) {
 			t.Errorf("in term %d it has caught up in term %d", g.Term(), term)
 		}
-		if _, ok := g.begin(term); ok {
+		if _, ok := g.in().begin(term); ok {
 			t.Errorf("in term %d a leadership begins in term %d", g.Term(), term)
 		}
 	}
-	last := g.lastIndex()
+	last := g.in().lastIndex()
 	see := func(m *queue.Machine) (had *queue.Machine) {
-		g.applier.mu.Lock()
-		defer g.applier.mu.Unlock()
-		had, g.applier.machine = g.applier.machine, m
+		g.in().applier.mu.Lock()
+		defer g.in().applier.mu.Unlock()
+		had, g.in().applier.machine = g.in().applier.machine, m
 		return had
 	}
-	whole := see(g.applier.newMachine()) // it is about to get the last command
+	whole := see(g.in().applier.newMachine()) // it is about to get the last command
 	caughtUp := make(chan uint64)
-	go func() { caughtUp <- replicated{g}.catchUp() }()
+	go func() { caughtUp <- replicated{g.in()}.catchUp() }()
 	select {
 	case <-caughtUp:
 		t.Fatal("it serves before all is applied")
 	case <-time.After(20 * time.Millisecond):
 	}
 	see(whole)
-	if term := <-caughtUp; term != g.Term() || g.lastIndex() != last {
-		t.Errorf("it takes over in term %d of %d, the log has grown by %d", term, g.Term(), g.lastIndex()-last)
+	if term := <-caughtUp; term != g.Term() || g.in().lastIndex() != last {
+		t.Errorf("it takes over in term %d of %d, the log has grown by %d", term, g.Term(), g.in().lastIndex()-last)
 	}
-	g.applier.mu.Lock() // the machine is at work
-	if (replicated{g}).caughtUp(g.Term()) {
+	g.in().applier.mu.Lock() // the machine is at work
+	if (replicated{g.in()}).caughtUp(g.Term()) {
 		t.Error("it has caught up while something is applied")
 	}
-	g.applier.mu.Unlock()
+	g.in().applier.mu.Unlock()
 }
 
 // Who leads no more, must not lead, or has ended takes nothing over.
 func TestNobodyTakesOverInVain(t *testing.T) {
 	all := mustTrio(t).mustOpen(1)
-	if term := (replicated{all[1]}).catchUp(); term != 0 {
+	if term := (replicated{all[1].in()}).catchUp(); term != 0 {
 		t.Errorf("a follower takes over in term %d", term)
 	}
 	g := all[0]
-	g.host.withdrawn.Store(true)
-	if term := (replicated{g}).catchUp(); term != 0 {
+	g.in().host.withdrawn.Store(true)
+	if term := (replicated{g.in()}).catchUp(); term != 0 {
 		t.Errorf("the leader of a node that has withdrawn takes over in term %d", term)
 	}
-	g.host.withdrawn.Store(false)
+	g.in().host.withdrawn.Store(false)
 }
 
 // Raft may tell of a leader whose node has died since: the group is looked
@@ -121,7 +121,7 @@ func TestLeaderThatDiedBeforeItWasSeen(t *testing.T) {
 	for _, other := range c.hosts { // nobody campaigns
 		other.elections.end(1)
 	}
-	h.leaderSeen(g, name)
+	h.leaderSeen(g.in(), name)
 	h.elections.mu.Lock()
 	noted := h.elections.running[fsm.GroupID(1)] != nil
 	h.elections.mu.Unlock()
@@ -137,7 +137,7 @@ func TestResignsOfItsOwnTerm(t *testing.T) {
 	g := c.mustOpen(1)[0]
 	transferee := c.other(g)
 	term := g.Term()
-	await(t, "the other one has what the leader has", func() bool { return transferee.Group(1).raft.Load().LastIndex() >= g.raft.Load().LastIndex() })
+	await(t, "the other one has what the leader has", func() bool { return transferee.Group(1).in().raft.Load().LastIndex() >= g.in().raft.Load().LastIndex() })
 	transferee.mesh.Campaign(1)
 	latest := term
 	await(t, "the other one leads", func() bool {
@@ -164,11 +164,11 @@ func TestTakeOverAppliesEverything(t *testing.T) {
 	g := mustTrio(t).mustOpen(1)[0]
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "a message", func() bool { return ready(g) == 1 })
-	before := g.lastIndex()
-	if term := (replicated{g}).catchUp(); term == 0 || term != g.Term() {
+	before := g.in().lastIndex()
+	if term := (replicated{g.in()}).catchUp(); term == 0 || term != g.Term() {
 		t.Fatalf("it takes over in term %d of %d", term, g.Term())
 	}
-	if last := g.lastIndex(); last != before || g.AppliedIndex() < last {
+	if last := g.in().lastIndex(); last != before || g.AppliedIndex() < last {
 		t.Errorf("the log ended at entry %d and ends at %d; %d are applied", before, last, g.AppliedIndex())
 	}
 }
@@ -199,9 +199,9 @@ func TestEntriesOfFailover(t *testing.T) {
 			g := nodes.mustOpen(1)[0]
 			mustSubmit(t, g, enqueues(1, c.ttl, "m"))
 			await(t, "the message", func() bool { return ready(g) == 1 })
-			last, dead := g.lastIndex(), nodes.host(g)
+			last, dead := g.in().lastIndex(), nodes.host(g)
 			for _, r := range nodes.replicas(1) {
-				await(t, "the entry everywhere", func() bool { return r.lastIndex() == last })
+				await(t, "the entry everywhere", func() bool { return r.in().lastIndex() == last })
 			}
 			changed.Store(c.settings)
 			dead.shut(t)
@@ -218,7 +218,7 @@ func TestEntriesOfFailover(t *testing.T) {
 			var leads *Group
 			await(t, "another leader, and the messages there", func() bool {
 				for _, h := range nodes.hosts {
-					if r := h.Group(1); h != dead && r.Leading() != 0 && ready(r) == want && r.lastIndex() >= last+c.entries {
+					if r := h.Group(1); h != dead && r.Leading() != 0 && ready(r) == want && r.in().lastIndex() >= last+c.entries {
 						leads = r
 					}
 				}
@@ -234,7 +234,7 @@ func TestEntriesOfFailover(t *testing.T) {
 					t.Errorf("a follower hears of the commit after %v", took)
 				}
 			}
-			if n := leads.lastIndex() - last; n != c.entries {
+			if n := leads.in().lastIndex() - last; n != c.entries {
 				t.Errorf("the log has grown by %d entries, want %d", n, c.entries)
 			}
 		})
@@ -245,8 +245,8 @@ func TestEntriesOfFailover(t *testing.T) {
 // office is that of its present term.
 func TestLeadershipFollowsTheTerm(t *testing.T) {
 	g := mustTrio(t).mustOpen(1)[0]
-	g.leadership.term.Store(g.Term() - 1)
-	if g.review(); g.Leading() != g.Term() {
+	g.in().leadership.term.Store(g.Term() - 1)
+	if g.in().review(); g.Leading() != g.Term() {
 		t.Errorf("it serves in term %d, and leads in %d", g.Leading(), g.Term())
 	}
 }
@@ -260,13 +260,13 @@ func TestStampsBeginWithTheMachine(t *testing.T) {
 	g.View(func(m *queue.Machine) {
 		m.Apply(fsm.Meta{Index: m.Index(), Term: g.Term(), Now: ahead}, &tickCommand, &fsm.Effects{})
 	})
-	if _, ok := g.begin(g.Term()); !ok || g.proposer.now() < ahead {
-		t.Fatalf("it begins with %d, the machine is at %d", g.proposer.now(), ahead)
+	if _, ok := g.in().begin(g.Term()); !ok || g.in().proposer.now() < ahead {
+		t.Fatalf("it begins with %d, the machine is at %d", g.in().proposer.now(), ahead)
 	}
 	for _, last := range []fsm.Time{ahead + 1000, 0} {
-		before := g.proposer.now()
-		if g.proposer.begin(n.config.Clock, last); g.proposer.now() < before {
-			t.Errorf("after %d comes %d", before, g.proposer.now())
+		before := g.in().proposer.now()
+		if g.in().proposer.begin(n.config.Clock, last); g.in().proposer.now() < before {
+			t.Errorf("after %d comes %d", before, g.in().proposer.now())
 		}
 	}
 }
@@ -278,10 +278,10 @@ func TestTermBeginsWithTick(t *testing.T) {
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	mustSubmit(t, g, enqueues(1, 3_600_000, "m"))
 	await(t, "a message", func() bool { return ready(g) == 1 })
-	ticks := g.timer.count()
-	g.leadership.term.Store(g.Term() - 1)
-	g.review()
-	await(t, "a tick, long before one is due", func() bool { return g.timer.count() > ticks })
+	ticks := g.in().timer.count()
+	g.in().leadership.term.Store(g.Term() - 1)
+	g.in().review()
+	await(t, "a tick, long before one is due", func() bool { return g.in().timer.count() > ticks })
 }
 
 // Nor does the tick wait for long for somebody who is known to wait for the leader.
@@ -290,11 +290,11 @@ func TestTickOfTermIsProposed(t *testing.T) {
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	mustSubmit(t, g, enqueues(1, 3_600_000, "m"))
 	await(t, "a message", func() bool { return ready(g) == 1 })
-	ticks := g.timer.count()
-	g.want(time.Now())
-	g.leadership.term.Store(g.Term() - 1)
-	g.review()
-	await(t, "a tick without company", func() bool { return g.timer.count() > ticks })
+	ticks := g.in().timer.count()
+	g.in().want(time.Now())
+	g.in().leadership.term.Store(g.Term() - 1)
+	g.in().review()
+	await(t, "a tick without company", func() bool { return g.in().timer.count() > ticks })
 }
 
 // A new leader is told that letters wait in the outbox, which it has not seen die.
@@ -307,7 +307,7 @@ func TestLettersOfEarlierTerms(t *testing.T) {
 	}
 	mustSubmit(t, g, enqueues(1, 1, "m"))
 	told := letters()
-	if _, ok := g.begin(g.Term()); !ok {
+	if _, ok := g.in().begin(g.Term()); !ok {
 		t.Fatal("it does not lead")
 	}
 	n.outside.await(t, "the letter again", func() bool { return n.outside.outbox > told })
@@ -319,8 +319,8 @@ func TestResyncOfFormerLeader(t *testing.T) {
 	n := mustHost(t, t.TempDir())
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	of := fsm.ConsumerID{Session: session, Number: 1}
-	g.applier.resync(of, 0, func() bool { return false })
-	g.applier.resync(of, 7, func() bool { return true }) // is answered later
+	g.in().applier.resync(of, 0, func() bool { return false })
+	g.in().applier.resync(of, 7, func() bool { return true }) // is answered later
 	n.outside.await(t, "an answer", func() bool { return len(n.outside.resyncs) > 0 })
 	if got := n.outside.resyncs; len(got) != 1 {
 		t.Errorf("%d answers, of which a former leader gives one", len(got))
@@ -333,11 +333,11 @@ func TestFollowersFreePayloads(t *testing.T) {
 	all := mustTrio(t).mustOpen(1)
 	mustSubmit(t, all[0], enqueues(1, -1, "a", "b", "c"))
 	for _, g := range all {
-		await(t, "all messages", func() bool { return ready(g) == 3 && g.store.LiveBytes() > 0 })
+		await(t, "all messages", func() bool { return ready(g) == 3 && g.in().store.LiveBytes() > 0 })
 	}
 	mustSubmit(t, all[0], BatchOf(&logpb.Command{Kind: logpb.Command_PURGE, Session: session.Proto(), Seq: 4}))
 	for _, g := range all {
-		await(t, "no message, and no payload", func() bool { return ready(g) == 0 && g.store.LiveBytes() == 0 })
+		await(t, "no message, and no payload", func() bool { return ready(g) == 0 && g.in().store.LiveBytes() == 0 })
 	}
 }
 

@@ -92,7 +92,7 @@ func TestLocalExpire(t *testing.T) {
 		mustSubmit(t, g, enqueues(seq+1, 1, "soon gone"))
 		seq += 2
 		n.outside.await(t, "answers", func() bool { return answered(n.outside.outcomes) == seq-1 })
-		due := g.applier.due()
+		due := g.in().applier.due()
 		if err := g.Expire(patience); err != nil {
 			t.Fatal(err)
 		}

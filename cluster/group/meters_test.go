@@ -29,7 +29,7 @@ func TestMeters(t *testing.T) {
 	if before.Led != 1 || observed(before.Snapshots) != 0 || before.Refused != 0 {
 		t.Errorf("before: %+v", before)
 	}
-	if err := g.snapshot(); err != nil {
+	if err := g.in().snapshot(); err != nil {
 		t.Fatal(err)
 	}
 	if m := n.Meters(); observed(m.Snapshots) != 1 || m.Snapshots.Sum <= 0 {

@@ -52,7 +52,7 @@ type order interface {
 }
 
 // replicated is the order that raft keeps.
-type replicated struct{ g *Group }
+type replicated struct{ g *instance }
 
 func (r replicated) commit(l *raft.Log) raft.ApplyFuture {
 	return endingWith(r.g.raft.Load().ApplyLog(*l, 0), r.g.ending)
@@ -100,6 +100,9 @@ func (r replicated) leads() bool { return r.g.isLeader() }
 
 func (r replicated) takeOver() uint64 {
 	r.g.host.watch.add(r.g)
+	if term, leads := r.g.leadsIn(); leads && term == r.g.resumed.Load() {
+		return term // R1
+	}
 	awaitClocks(r.g.host.config.Clock, r.g.ending)
 	return r.catchUp()
 }
@@ -246,7 +249,7 @@ func (l *memoryLog) close() (freed int64) {
 }
 
 // IsLocal reports whether the group is a local queue's.
-func (g *Group) IsLocal() bool {
+func (g *instance) IsLocal() bool {
 	_, is := g.order.(*local)
 	return is
 }

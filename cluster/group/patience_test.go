@@ -16,7 +16,7 @@ func TestPatience(t *testing.T) {
 	known := func(what string, least, most time.Duration) {
 		t.Helper()
 		await(t, what+" is known to the follower", func() bool {
-			d := follower.patience()
+			d := follower.in().patience()
 			return d >= least && d <= most
 		})
 	}
@@ -30,7 +30,7 @@ func TestPatience(t *testing.T) {
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "the message", func() bool { return ready(g) == 1 })
 	await(t, "the follower waits for nobody to tell it of the commit", func() bool {
-		d := follower.patience()
+		d := follower.in().patience()
 		return d == 0 || ready(follower) == 1 // it got the message so late that this was known
 	})
 	apply()
@@ -39,11 +39,11 @@ func TestPatience(t *testing.T) {
 	await(t, "the message", func() bool { return ready(g) == 2 })
 	apply()
 	known("a message that expires", 50*time.Minute, time.Hour)
-	follower.applier.mu.Lock()
-	if d := follower.patience(); d != 0 {
+	follower.in().applier.mu.Lock()
+	if d := follower.in().patience(); d != 0 {
 		t.Errorf("a machine that is at work has %v", d)
 	}
-	follower.applier.mu.Unlock()
+	follower.in().applier.mu.Unlock()
 	get := &logpb.Command{Kind: logpb.Command_GET, Session: session.Proto(), Seq: 3, Get: &logpb.Get{}}
 	mustSubmit(t, g, Batch{Commands: AppendCommand(nil, get), Count: 1})
 	await(t, "a delivery", func() bool { return ready(g) == 1 })

@@ -104,6 +104,7 @@ type proposer struct {
 	underWay
 	idle    chan struct{} // closed when neither runs any more; nil: nobody waits for that. See drained
 	commits uint64        // entries of a local queue that have been applied
+	refused bool          // a submission, since doze
 	stamper clock.Stamper
 	done    sync.WaitGroup
 }
@@ -479,6 +480,33 @@ func (p *proposer) transfer(yes bool) {
 	}
 }
 
+// doze makes the proposer refuse commands as transfer does, if nothing waits or is under way.
+func (p *proposer) doze() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q := &p.queued
+	if p.running || p.waiting || p.gathers || q.any() || q.tick || len(q.errands)+len(q.back.batches) > 0 {
+		return false
+	}
+	p.refused = false
+	p.lead.transferring.Store(true)
+	return true
+}
+
+// missed reports whether somebody was refused since doze, and waits for word of the leader.
+func (p *proposer) missed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused
+}
+
+// stamp returns the state of the stamps, from which they go on.
+func (p *proposer) stamp() clock.Stamper {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stamper
+}
+
 // drained waits until everything that raft has taken is committed and answered, and reports whether
 // this happened in time. No entry is made meanwhile: the leadership is being transferred.
 func (p *proposer) drained(limit time.Duration) bool {
@@ -582,7 +610,7 @@ type incoming struct {
 func (q *queued) any() bool { return len(q.incoming)+len(q.light)+len(q.heavy) > 0 }
 
 // Submit queues commands for the log.
-func (g *Group) Submit(b Batch) error { return g.proposer.submit(b) }
+func (g *instance) Submit(b Batch) error { return g.proposer.submit(b) }
 
 // submit queues commands for the log: those of a session in the order of their numbers, each once. Of
 // copies, those that have been applied are answered again; so is at once what comes too early, with the
@@ -594,6 +622,7 @@ func (p *proposer) submit(b Batch) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.lead.refuses(); err != nil {
+		p.refused = true
 		return err
 	}
 	if !p.admission.take(&b, runs) {

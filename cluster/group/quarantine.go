@@ -87,13 +87,13 @@ func (w *guard) quarantine(doing string, panicked any, stopped bool) {
 //
 // The locks that f takes must be released by defer, or hold nothing that can
 // panic: what has the lock after a panic keeps it for ever.
-func (g *Group) Guard(doing string, f func()) (ok bool) { return g.guard.run(doing, f) }
+func (g *instance) Guard(doing string, f func()) (ok bool) { return g.guard.run(doing, f) }
 
 // Quarantined says why the group does not lead on this node; nil: it may.
-func (g *Group) Quarantined() *Quarantine { return g.guard.quarantined.Load() }
+func (g *instance) Quarantined() *Quarantine { return g.guard.quarantined.Load() }
 
 // LiftQuarantine lets the group lead on this node again.
-func (g *Group) LiftQuarantine() error {
+func (g *instance) LiftQuarantine() error {
 	q := g.Quarantined()
 	switch {
 	case q == nil:

@@ -277,15 +277,15 @@ func TestMachineStops(t *testing.T) {
 			if role == "follower" { // the graver panic of two is shown
 				broken.View(func(*queue.Machine) { panic("poison") })
 			}
-			broken.applier.mu.Lock()
-			broken.applier.machine = nil // whatever is applied now panics
-			broken.applier.mu.Unlock()
+			broken.in().applier.mu.Lock()
+			broken.in().applier.machine = nil // whatever is applied now panics
+			broken.in().applier.mu.Unlock()
 			await(t, "the machine stops", func() bool {
 				leader := c.mustLead(1)
 				if leader.Submit(enqueues(2, -1, "m")) == nil {
 					_ = leader.Barrier(patience)
 				}
-				return broken.applier.hasStopped()
+				return broken.in().applier.hasStopped()
 			})
 			if q := broken.Quarantined(); q == nil || !q.Stopped || !strings.HasPrefix(q.Doing, "apply entry ") {
 				t.Errorf("noted: %+v", q)
@@ -302,7 +302,7 @@ func TestMachineStops(t *testing.T) {
 			if err := broken.LiftQuarantine(); err != ErrStopped {
 				t.Errorf("lifted: %v", err)
 			}
-			if err := broken.raft.Load().Snapshot().Error(); err == nil {
+			if err := broken.in().raft.Load().Snapshot().Error(); err == nil {
 				t.Error("a snapshot of nothing is written")
 			}
 			// Its vote counts: with it, and without the other follower, the leader commits.
@@ -346,11 +346,11 @@ func TestQuarantineLocal(t *testing.T) {
 	mustSubmit(t, g, enqueues(2, -1, "m"))
 	await(t, "it serves again", func() bool { return ready(g) == 2 })
 
-	g.applier.mu.Lock()
-	g.applier.machine = nil
-	g.applier.mu.Unlock()
+	g.in().applier.mu.Lock()
+	g.in().applier.machine = nil
+	g.in().applier.mu.Unlock()
 	mustSubmit(t, g, enqueues(3, 1, "m"))
-	await(t, "the machine stops", g.applier.hasStopped)
+	await(t, "the machine stops", g.in().applier.hasStopped)
 	if err := g.LiftQuarantine(); err != ErrStopped {
 		t.Errorf("lifted: %v", err)
 	}
@@ -378,23 +378,23 @@ func TestPanicsAreContained(t *testing.T) {
 		}},
 		{"watch", func(g *Group) {
 			breakMachine(g)
-			g.stall(&watched{}, 0)
+			g.in().stall(&watched{}, 0)
 		}},
 		{"settings", func(g *Group) {
 			breakMachine(g)
-			g.settings.propose(true)
+			g.in().settings.propose(true)
 		}},
 		{"leadership", func(g *Group) {
-			g.leadership.changing.Lock()
-			g.leave()
-			g.leadership.changing.Unlock()
+			g.in().leadership.changing.Lock()
+			g.in().leave()
+			g.in().leadership.changing.Unlock()
 			breakMachine(g)
-			g.review()
+			g.in().review()
 		}},
 		{"entry", func(g *Group) {
-			g.proposer.mu.Lock()
-			g.proposer.stamper = clock.Stamper{} // an entry cannot be stamped
-			g.proposer.mu.Unlock()
+			g.in().proposer.mu.Lock()
+			g.in().proposer.stamper = clock.Stamper{} // an entry cannot be stamped
+			g.in().proposer.mu.Unlock()
 			_ = g.Submit(enqueues(1, -1, "m"))
 		}},
 	} {
@@ -403,11 +403,11 @@ func TestPanicsAreContained(t *testing.T) {
 			g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 			other := n.mustGroup(t, 2, &QueueConfig{DeliveryLimit: 20})
 			tc.do(g)
-			await(t, "a quarantine", func() bool { return g.Quarantined() != nil && g.leadership.term.Load() == 0 })
+			await(t, "a quarantine", func() bool { return g.Quarantined() != nil && g.in().leadership.term.Load() == 0 })
 			for _, lock := range []interface {
 				TryLock() bool
 				Unlock()
-			}{&g.applier.mu, &g.leadership.changing, &g.outgoing.mu, &g.proposer.mu, &g.timer.mu, &g.settings.mu} {
+			}{&g.in().applier.mu, &g.in().leadership.changing, &g.in().outgoing.mu, &g.in().proposer.mu, &g.in().timer.mu, &g.in().settings.mu} {
 				await(t, "a lock is free", func() bool {
 					free := lock.TryLock()
 					if free {
@@ -425,9 +425,9 @@ func TestPanicsAreContained(t *testing.T) {
 
 // breakMachine makes everything that reads or changes the machine panic.
 func breakMachine(g *Group) {
-	g.applier.mu.Lock()
-	defer g.applier.mu.Unlock()
-	g.applier.machine = nil
+	g.in().applier.mu.Lock()
+	defer g.in().applier.mu.Unlock()
+	g.in().applier.machine = nil
 }
 
 // A quarantined member does not stand, and has no slot that others wait for.

@@ -24,7 +24,7 @@ const (
 )
 
 // openRaft starts the group's raft.
-func (g *Group) openRaft() error {
+func (g *instance) openRaft() error {
 	g.trust.open(g.store, g.host.config.Clock.Now())
 	g.preferred = g.spec.Members
 	c := g.raftConfig()
@@ -35,7 +35,10 @@ func (g *Group) openRaft() error {
 			return boundedTransport{abstaining{refusals{t, &g.host.applying.meters.refused}, g.trust.refuses}, &g.replica, g.store, &g.throttle}
 		},
 	}
-	if !g.spec.Joins && !g.isLearner() {
+	switch {
+	case g.resumes != nil:
+		o.resumes = &resumption{record: g.resumes, node: g.node}
+	case !g.spec.Joins && !g.isLearner():
 		o.founders = g.spec.Members
 	}
 	if err := g.start(o); err != nil {
@@ -147,7 +150,7 @@ func (p boundedPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *ra
 	return p.AppendPipeline.AppendEntries(args, resp)
 }
 
-func (g *Group) raftConfig() *raft.Config {
+func (g *instance) raftConfig() *raft.Config {
 	c := raft.DefaultConfig()
 	c.LocalID = raft.ServerID(g.node)
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout, c.CommitTimeout = never, never, never, never
@@ -171,7 +174,7 @@ func (g *Group) raftConfig() *raft.Config {
 }
 
 // standByTimers gives a replica that is no longer a learner the timers of raft that are configured.
-func (g *Group) standByTimers() {
+func (g *instance) standByTimers() {
 	h := g.host.config.Heartbeat
 	if h == 0 {
 		return

@@ -20,7 +20,7 @@ func (fullDisk) Close() error              { return errFullDisk }
 // host, which has no other.
 func (n *lone) mustReplay(t *testing.T, when string, g *Group, want int64) {
 	t.Helper()
-	if got, all := g.usage.replay.Load(), n.snapshots.replay.Load(); got != want || all != want {
+	if got, all := g.in().usage.replay.Load(), n.snapshots.replay.Load(); got != want || all != want {
 		t.Errorf("%s: %d bytes are to be applied again, %d in all groups, want %d", when, got, all, want)
 	}
 }
@@ -32,12 +32,12 @@ func TestReplay(t *testing.T) {
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	mustSubmit(t, g, enqueues(1, -1, "a", "b", "c"))
 	await(t, "messages", func() bool { return ready(g) == 3 })
-	await(t, "they are counted", func() bool { return g.usage.replay.Load() > 0 && g.raft.Load().AppliedIndex() == g.lastIndex() })
-	replay := g.usage.replay.Load()
+	await(t, "they are counted", func() bool { return g.in().usage.replay.Load() > 0 && g.in().raft.Load().AppliedIndex() == g.in().lastIndex() })
+	replay := g.in().usage.replay.Load()
 
 	capture := func() *snapshot {
 		t.Helper()
-		s, err := g.applier.Snapshot()
+		s, err := g.in().applier.Snapshot()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,30 +55,30 @@ func TestReplay(t *testing.T) {
 	n.mustReplay(t, "raft has changed its mind", g, replay)
 
 	s = capture()
-	g.applier.mu.Lock()
-	g.applier.origin++
-	g.applier.mu.Unlock()
+	g.in().applier.mu.Lock()
+	g.in().applier.origin++
+	g.in().applier.mu.Unlock()
 	s.Release()
 	n.mustReplay(t, "of a machine that was replaced", g, 0)
-	g.applier.mu.Lock()
-	g.applier.origin--
-	g.applier.mu.Unlock()
+	g.in().applier.mu.Lock()
+	g.in().applier.origin--
+	g.in().applier.mu.Unlock()
 
 	mustSubmit(t, g, enqueues(4, -1, "d"))
-	await(t, "another one", func() bool { return ready(g) == 4 && g.usage.replay.Load() > 0 })
-	if err := g.snapshot(); err != nil {
+	await(t, "another one", func() bool { return ready(g) == 4 && g.in().usage.replay.Load() > 0 })
+	if err := g.in().snapshot(); err != nil {
 		t.Error(err)
 	}
 	n.mustReplay(t, "written", g, 0)
 
 	mustSubmit(t, g, enqueues(5, -1, "e"))
-	await(t, "another one", func() bool { return ready(g) == 5 && g.usage.replay.Load() > 0 })
+	await(t, "another one", func() bool { return ready(g) == 5 && g.in().usage.replay.Load() > 0 })
 	breakMachine(g)
-	if err := g.snapshot(); err == nil {
+	if err := g.in().snapshot(); err == nil {
 		t.Error("a snapshot of a machine that has failed")
 	}
 	n.mustReplay(t, "of a machine that has failed", g, 0)
-	if err := g.raft.Load().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0).Error(); err != nil {
+	if err := g.in().raft.Load().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0).Error(); err != nil {
 		t.Fatal(err)
 	}
 	n.mustReplay(t, "stored, and not applied", g, 0)
@@ -90,19 +90,19 @@ func TestReplayOfClosedGroup(t *testing.T) {
 	n := mustHost(t, t.TempDir())
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	mustSubmit(t, g, enqueues(1, -1, "a"))
-	await(t, "a message", func() bool { return ready(g) == 1 && g.usage.replay.Load() > 0 })
-	g.applier.mu.Lock()
+	await(t, "a message", func() bool { return ready(g) == 1 && g.in().usage.replay.Load() > 0 })
+	g.in().applier.mu.Lock()
 	mustSubmit(t, g, enqueues(2, -1, "b"))
 	await(t, "an entry that is committed", func() bool {
-		return g.raft.Load().CommitIndex() == g.lastIndex() && g.raft.Load().AppliedIndex() == g.lastIndex()
+		return g.in().raft.Load().CommitIndex() == g.in().lastIndex() && g.in().raft.Load().AppliedIndex() == g.in().lastIndex()
 	})
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		g.close()
 	}()
-	await(t, "raft ends", func() bool { return g.raft.Load().State() == raft.Shutdown })
-	g.applier.mu.Unlock()
+	await(t, "raft ends", func() bool { return g.in().raft.Load().State() == raft.Shutdown })
+	g.in().applier.mu.Unlock()
 	<-closed
 	n.mustReplay(t, "closed", g, 0)
 }

@@ -91,7 +91,8 @@ type opening struct {
 	founders []string
 	// transport returns the transport that raft uses.
 	transport func(transport) raft.Transport
-	newest    uint32 // version that this program supports
+	resumes   *resumption // where it goes on; nil: with what is on disk
+	newest    uint32      // version that this program supports
 	admits    func(l *raft.Log, newest uint32) error
 	fail      func(code int, why string) // ends the process
 	prompt    bool                       // heartbeats do not wait for those of other groups
@@ -100,7 +101,11 @@ type opening struct {
 // connect registers the replica with the mesh for requests from other members.
 func (r *replica) connect(o *opening) *entryCheck {
 	check := newEntryCheck(r.log, o)
-	r.transport = r.mesh.TransportFor(r.id, check).(transport)
+	take := r.mesh.TransportFor
+	if o.resumes != nil && o.resumes.leads {
+		take = r.mesh.TransportOfLeader
+	}
+	r.transport = take(r.id, check).(transport)
 	r.mesh.Withhold(r.id, r.isLearner)
 	if log, ok := r.log.(overlappingLog); ok {
 		r.mesh.Await(r.id, log)
@@ -115,6 +120,9 @@ func (r *replica) connect(o *opening) *entryCheck {
 // start starts raft, and founds the group if it has no earlier state on this node.
 func (r *replica) start(o opening) error {
 	check := r.connect(&o)
+	if o.resumes != nil {
+		return r.resume(&o, check)
+	}
 	over, snapshots := o.transport(r.transport), r.log.Snapshots()
 	past, err := r.hasPast()
 	if err != nil {
@@ -129,13 +137,33 @@ func (r *replica) start(o opening) error {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
 	}
-	started, err := raft.NewRaft(o.config, o.machine, raftsLog{r.log, r.tenure.over, r.ending, r.unsettled}, voteStore{r.log, &r.trust, r.termChanged}, snapshots, over)
+	return r.run(&o, check, r.stable(), snapshots, over)
+}
+
+// stable is where raft keeps its term and vote.
+func (r *replica) stable() raft.StableStore { return voteStore{r.log, &r.trust, r.termChanged} }
+
+// run runs raft.
+func (r *replica) run(o *opening, check *entryCheck, stable raft.StableStore, snapshots raft.SnapshotStore, over raft.Transport) error {
+	started, err := raft.NewRaft(o.config, o.machine, raftsLog{r.log, r.tenure.over, r.ending, r.unsettled}, stable, snapshots, over)
 	if err != nil {
 		return fmt.Errorf("start raft: %w", err)
 	}
 	check.raft.Store(started)
 	r.raft.Store(started)
 	return nil
+}
+
+// resume runs raft where it was. A leader stands in the term that it has led in, which all members let it.
+func (r *replica) resume(o *opening, check *entryCheck) error {
+	of, t, stable := o.resumes, r.transport, r.stable()
+	if of.leads {
+		t, stable = resumedVotes{t, of.at.raft}, resumedTerm{stable, of}
+	}
+	of.starting.Store(true)
+	defer of.starting.Store(false)
+	o.config.NoSnapshotRestoreOnStart = true
+	return r.run(o, check, stable, resumedSnapshots{r.log.Snapshots(), of}, o.transport(t))
 }
 
 // hasPast reports whether this node has been a member before.
@@ -324,17 +352,21 @@ func (r *replica) Configuration() []Member {
 // Voters returns the names of the voting members, in the order of a queue's Spec: the preferred
 // leader comes first.
 func (r *replica) Voters() []string {
-	var names []string
-	for _, m := range r.Configuration() {
+	return votersOf(r.Configuration(), r.preferred)
+}
+
+// votersOf returns the names of the voters among members, the preferred ones first.
+func votersOf(members []Member, preferred []string) (names []string) {
+	for _, m := range members {
 		if m.Voter {
 			names = append(names, m.Node)
 		}
 	}
 	rank := func(n string) int {
-		if i := slices.Index(r.preferred, n); i >= 0 {
+		if i := slices.Index(preferred, n); i >= 0 {
 			return i
 		}
-		return len(r.preferred)
+		return len(preferred)
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return rank(a) - rank(b) })
 	return names

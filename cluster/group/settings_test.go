@@ -80,10 +80,10 @@ func TestSettingsFollowTheCatalog(t *testing.T) {
 	barrier()
 	at := g.Progress().Last
 	n.Reconfigure(ids)
-	g.settings.propose(true)
+	g.in().settings.propose(true)
 	c.set(50, 99) // a view of the past
-	g.settings.propose(false)
-	g.settings.propose(true)
+	g.in().settings.propose(false)
+	g.in().settings.propose(true)
 	barrier()
 	if have := awaitSettings(t, g, 51); have.TtlPlusOne != 8 || g.Progress().Last > at+1 {
 		t.Errorf("settings %v at index %d, want no entry but a barrier after %d", have, g.Progress().Last, at)
@@ -106,12 +106,12 @@ func TestLostSettings(t *testing.T) {
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	awaitSettings(t, g, 1)
 	c.set(2, 9)
-	g.settings.mu.Lock()
-	g.settings.proposed = c.get(0) // as if it were in an entry that never came
-	g.settings.mu.Unlock()
-	g.settings.propose(false)
-	g.settings.lost()
-	g.settings.lost()
+	g.in().settings.mu.Lock()
+	g.in().settings.proposed = c.get(0) // as if it were in an entry that never came
+	g.in().settings.mu.Unlock()
+	g.in().settings.propose(false)
+	g.in().settings.lost()
+	g.in().settings.lost()
 	if have := awaitSettings(t, g, 2); have.TtlPlusOne != 9 {
 		t.Errorf("the settings are %v", have)
 	}

@@ -90,8 +90,8 @@ type snapshots struct {
 	worker   *worker.Worker // woken when a busy group has applied something
 	replay   atomic.Int64   // bytes that the next start applies again, of all groups
 	mu       sync.Mutex
-	busy     map[*Group]bool // applied something since they were last considered
-	retained map[*Group]kept // by groups, for members that lag
+	busy     map[*instance]bool // applied something since they were last considered
+	retained map[*instance]kept // by groups, for members that lag
 	slots    *semaphore.Weighted
 }
 
@@ -104,12 +104,12 @@ type kept struct {
 func newSnapshots(h *Host) *snapshots {
 	return &snapshots{
 		host: h, worker: worker.New(worker.Options{Pause: snapshotEvery}),
-		busy: map[*Group]bool{}, retained: map[*Group]kept{}, slots: semaphore.NewWeighted(snapshotsAtOneTime),
+		busy: map[*instance]bool{}, retained: map[*instance]kept{}, slots: semaphore.NewWeighted(snapshotsAtOneTime),
 	}
 }
 
 // note has a group considered that has applied enough, or has enough to reclaim.
-func (s *snapshots) note(g *Group) {
+func (s *snapshots) note(g *instance) {
 	if g.usage.unnoted.Load() >= nodeGroupMinimum || g.store.Reclaimable() >= nodeGroupMinimum {
 		g.usage.unnoted.Store(0)
 		s.mu.Lock()
@@ -146,7 +146,7 @@ func (s *snapshots) schedule() {
 	s.mu.Lock()
 	busy := slices.Collect(maps.Keys(s.busy))
 	s.mu.Unlock()
-	var dirty, long *Group // those with the most to reclaim, and to apply again
+	var dirty, long *instance // those with the most to reclaim, and to apply again
 	var dirtiest, longest int64
 	for _, g := range busy {
 		if g.isClosed() || g.applier.hasStopped() {
@@ -187,7 +187,7 @@ type worth struct {
 	replay      int64 // what need not be applied again
 }
 
-func (g *Group) worth() worth {
+func (g *instance) worth() worth {
 	var messages uint64
 	g.View(func(m *queue.Machine) {
 		s := m.Stats()
@@ -208,7 +208,7 @@ func (w worth) due(busy int) bool {
 	return w.reclaimable >= reclaim || w.replay >= replay
 }
 
-func (s *snapshots) forget(g *Group) {
+func (s *snapshots) forget(g *instance) {
 	s.mu.Lock()
 	delete(s.busy, g)
 	g.usage.busy.Store(false)
@@ -217,7 +217,7 @@ func (s *snapshots) forget(g *Group) {
 
 // take writes a snapshot of g, one of so many busy groups, in the background
 // if a slot is free.
-func (s *snapshots) take(g *Group, busy int) {
+func (s *snapshots) take(g *instance, busy int) {
 	if !s.slots.TryAcquire(1) {
 		return // it is tried again when a slot is free
 	}
@@ -236,7 +236,7 @@ var ErrNoLog = errors.New("the queue has no log on disk")
 
 // Snapshot writes a snapshot now, and waits for it. Nothing is written if nothing was applied since the last
 // one.
-func (g *Group) Snapshot(ctx context.Context) error {
+func (g *instance) Snapshot(ctx context.Context) error {
 	if g.IsLocal() {
 		return ErrNoLog
 	}
@@ -254,7 +254,7 @@ func (g *Group) Snapshot(ctx context.Context) error {
 }
 
 // snapshot writes a snapshot and waits for it.
-func (g *Group) snapshot() error {
+func (g *instance) snapshot() error {
 	err := g.raft.Load().Snapshot().Error()
 	if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
 		g.slog.Warn("snapshot failed", "error", err)
@@ -265,7 +265,7 @@ func (g *Group) snapshot() error {
 // retainFor keeps the entries of a group that this node leads for members that
 // lag, within the group's share of what the node may keep. A member that lacks
 // more gets a snapshot, so nothing is kept for it.
-func (s *snapshots) retainFor(g *Group) {
+func (s *snapshots) retainFor(g *instance) {
 	s.mu.Lock()
 	share := s.host.config.Retained
 	if n := s.lagging(g); n > 0 {
@@ -285,7 +285,7 @@ func (s *snapshots) retainFor(g *Group) {
 }
 
 // lagging counts the groups beside g that keep much. s.mu is held.
-func (s *snapshots) lagging(g *Group) (n int) {
+func (s *snapshots) lagging(g *instance) (n int) {
 	for other, kept := range s.retained {
 		if kept.much && other != g {
 			n++
@@ -297,7 +297,7 @@ func (s *snapshots) lagging(g *Group) (n int) {
 // needed is the last entry that a member has whom those behind it, which can be
 // kept, still help; 0: there is none. Raft sends entries with the term of the one
 // before them.
-func (g *Group) needed(share int64) (from uint64) {
+func (g *instance) needed(share int64) (from uint64) {
 	role, term := g.role()
 	if role != raft.Leader {
 		return 0
@@ -347,7 +347,7 @@ func trailing(size, busy uint64) uint64 {
 }
 
 // setTrailing fits raft's number of trailing entries to their present size.
-func (g *Group) setTrailing(busy uint64) {
+func (g *instance) setTrailing(busy uint64) {
 	entries, bytes := g.usage.entries.Swap(0), g.usage.bytes.Swap(0)
 	if entries == 0 {
 		return
@@ -366,7 +366,7 @@ func (g *Group) setTrailing(busy uint64) {
 
 // snapshotOffers is a group as the mesh asks it about snapshots that are sent.
 type snapshotOffers struct {
-	g       *Group
+	g       *instance
 	renewed atomic.Bool // a newer snapshot is being written
 }
 

@@ -169,7 +169,7 @@ func (s *termsStream) submit(g *Group, all []*termsCommand) error {
 		for _, x := range part {
 			b.Commands = AppendCommand(b.Commands, x.cmd)
 			b.Count++
-			s.submitted[termsSubmission{g.host.config.Outside, x.cmd.Seq}]++
+			s.submitted[termsSubmission{g.in().host.config.Outside, x.cmd.Seq}]++
 			if x.payload != nil {
 				b.Payloads = append(b.Payloads, x.payload)
 				b.Bytes += len(x.payload)
@@ -338,7 +338,7 @@ func (c *terms) traffic(n int) {
 }
 
 // at is the number of the host of a replica.
-func (c *terms) at(g *Group) int { return slices.Index(trioNames, g.host.config.Node) }
+func (c *terms) at(g *Group) int { return slices.Index(trioNames, g.in().host.config.Node) }
 
 // elect has a host win an election, or another one that is not left out; the client
 // goes on meanwhile.
@@ -381,13 +381,13 @@ func (c *terms) gather() {
 		}
 		g := h.Group(1)
 		applied := g.AppliedIndex()
-		first, err := g.log.FirstIndex()
+		first, err := g.in().log.FirstIndex()
 		if err != nil {
 			c.t.Fatal(err)
 		}
 		for index := max(first, 1); index <= applied; index++ {
 			l := new(raft.Log)
-			if g.log.GetLog(index, l) != nil || g.store.Complete(l) != nil {
+			if g.in().log.GetLog(index, l) != nil || g.in().store.Complete(l) != nil {
 				continue // cut meanwhile
 			}
 			if was := c.log[index]; was == nil {

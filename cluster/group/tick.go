@@ -116,13 +116,16 @@ type ticker struct {
 
 	mu    sync.Mutex
 	queue alarms
-	at    map[*timer]*alarm
+	at    map[alarmed]*alarm
 }
+
+// alarmed is what a ticker wakes: a timer, or a group that sleeps.
+type alarmed interface{ fire() }
 
 // alarm says when to wake a timer.
 type alarm struct {
 	at    time.Duration
-	timer *timer
+	timer alarmed
 	index int // in the queue
 }
 
@@ -130,12 +133,12 @@ type alarm struct {
 const longSleep = time.Hour
 
 func newTicker(now func() time.Duration) *ticker {
-	return &ticker{at: map[*timer]*alarm{}, worker: worker.New(worker.Options{}), now: now}
+	return &ticker{at: map[alarmed]*alarm{}, worker: worker.New(worker.Options{}), now: now}
 }
 
 // arm wakes a timer after wait, but not before the given instant, or earlier if it is already
 // armed for an earlier time.
-func (t *ticker) arm(of *timer, wait, notBefore time.Duration) {
+func (t *ticker) arm(of alarmed, wait, notBefore time.Duration) {
 	at := max(t.now()+wait, notBefore)
 	t.mu.Lock()
 	a := t.at[of]
@@ -165,7 +168,7 @@ func (t *ticker) wakeAll() {
 	t.worker.Wake()
 }
 
-func (t *ticker) remove(of *timer) {
+func (t *ticker) remove(of alarmed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if a := t.at[of]; a != nil {
@@ -189,7 +192,7 @@ func (t *ticker) fireDue(time.Time) time.Duration {
 }
 
 // pop returns a timer that is due, or how long none will be.
-func (t *ticker) pop() (*timer, time.Duration) {
+func (t *ticker) pop() (alarmed, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.queue) == 0 {

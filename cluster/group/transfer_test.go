@@ -22,8 +22,8 @@ func TestGoesOnAfterFailedTransfer(t *testing.T) {
 
 	mustSubmit(t, g, enqueues(3, 500, "longer", "lives"))
 	n.outside.await(t, "answers", func() bool { return answered(n.outside.outcomes) == 4 })
-	g.proposer.transfer(true) // as Transfer does at its beginning
-	awaitAnswer(t, "the ticker has woken the group", func() bool { return !n.ticker.holds(&g.timer) })
+	g.in().proposer.transfer(true) // as Transfer does at its beginning
+	awaitAnswer(t, "the ticker has woken the group", func() bool { return !n.ticker.holds(&g.in().timer) })
 	if ready(g) != 2 {
 		t.Fatal("a leader that yields has proposed a tick")
 	}
@@ -31,7 +31,7 @@ func TestGoesOnAfterFailedTransfer(t *testing.T) {
 	n.Reconfigure(nil)
 	deaf.mesh.DropGroup(1)
 	deaf.mesh.Transport(1) // of which nothing is taken
-	if err := g.Transfer(deaf.config.Node); !errors.Is(err, ErrNotHandedOver) || g.leadership.transferring.Load() {
+	if err := g.Transfer(deaf.config.Node); !errors.Is(err, ErrNotHandedOver) || g.in().leadership.transferring.Load() {
 		t.Fatalf("a transfer to one whose raft hangs: %v", err)
 	}
 	expire(t, g)

@@ -145,9 +145,9 @@ func mustLose(t *testing.T, n *lone, g, other *Group) {
 	t.Helper()
 	before := g.Term()
 	if other != nil {
-		await(t, "a link", func() bool { return n.linked(other.host.config.Node) })
+		await(t, "a link", func() bool { return n.linked(other.in().host.config.Node) })
 	}
-	n.elections.campaign(g)
+	n.elections.campaign(g.in())
 	if other == nil {
 		if err := n.mesh.Transport(1).TimeoutNow("n1", "n1", &raft.TimeoutNowRequest{}, &raft.TimeoutNowResponse{}); err == nil {
 			t.Error("a node asks itself")
@@ -157,13 +157,13 @@ func mustLose(t *testing.T, n *lone, g, other *Group) {
 		await(t, "the candidate's term is known", func() bool {
 			if time.Since(since) > time.Second { // the link has broken meanwhile, and raft asks once
 				since = time.Now()
-				n.elections.campaign(g)
+				n.elections.campaign(g.in())
 			}
 			return g.Term() > before && other.Term() >= g.Term()
 		})
 	}
 	for _, r := range []*Group{g, other} {
-		if r != nil && (r.Leading() != 0 || r.raft.Load().State() == raft.Leader) {
+		if r != nil && (r.Leading() != 0 || r.in().raft.Load().State() == raft.Leader) {
 			t.Fatal("it leads, and lacks what is committed")
 		}
 	}
@@ -227,7 +227,7 @@ func (n *lone) linked(node string) bool {
 // mustVote reads the term of the last vote.
 func mustVote(t *testing.T, g *Group) uint64 {
 	t.Helper()
-	n, err := g.log.GetUint64([]byte(raftlog.VoteTermKey))
+	n, err := g.in().log.GetUint64([]byte(raftlog.VoteTermKey))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func TestLearnerOfIdleQueue(t *testing.T) {
 	learner := c.start(learns, 1)
 	await(t, "the learner votes", func() bool { return learner.Doubt() == nil })
 	mustHold(t, learner, 2)
-	await(t, "it stands by raft's timers", func() bool { return learner.raft.Load().ReloadableConfig().HeartbeatTimeout < never })
+	await(t, "it stands by raft's timers", func() bool { return learner.in().raft.Load().ReloadableConfig().HeartbeatTimeout < never })
 	await(t, "that is said", func() bool { return strings.Contains(c.log.String(), "the replica is up to date again") })
 }
 
@@ -275,7 +275,7 @@ func TestLearnersAreStuck(t *testing.T) {
 		}
 	}
 	for _, g := range learners {
-		if c := g.raft.Load().ReloadableConfig(); c.HeartbeatTimeout != never || c.ElectionTimeout != never {
+		if c := g.in().raft.Load().ReloadableConfig(); c.HeartbeatTimeout != never || c.ElectionTimeout != never {
 			t.Errorf("it would stand by raft's timers, after %v and %v", c.HeartbeatTimeout, c.ElectionTimeout)
 		}
 		await(t, "it stands still", func() bool {

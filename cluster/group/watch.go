@@ -132,12 +132,12 @@ type watch struct {
 	worker *worker.Worker
 
 	mu       sync.Mutex
-	groups   map[*Group]*watched
+	groups   map[*instance]*watched
 	slow     int // number of leaders that were stalled at the last check
 	served   throughput
-	stalls   map[*Group]Stall  // stalls longer than the bound
-	resigned map[string]uint64 // number of resignations by reason
-	last     []Resignation     // the newest comes last
+	stalls   map[*instance]Stall // stalls longer than the bound
+	resigned map[string]uint64   // number of resignations by reason
+	last     []Resignation       // the newest comes last
 }
 
 // throughput is how many groups under watch have got on of late, counted in windows as long as a bound. If a
@@ -175,7 +175,7 @@ type watched struct{ entries, tick, settings, effects mark }
 func newWatch(h *Host) *watch {
 	w := &watch{
 		host: h, bound: cmp.Or(h.config.Progress, 2*time.Second), now: h.config.Awake, slack: h.config.Mesh.Slack, worker: worker.New(worker.Options{}),
-		groups: map[*Group]*watched{}, stalls: map[*Group]Stall{}, resigned: map[string]uint64{},
+		groups: map[*instance]*watched{}, stalls: map[*instance]Stall{}, resigned: map[string]uint64{},
 	}
 	if w.now == nil {
 		w.now = h.config.Clock.Monotonic
@@ -184,7 +184,7 @@ func newWatch(h *Host) *watch {
 }
 
 // add puts a group that has work under watch.
-func (w *watch) add(g *Group) {
+func (w *watch) add(g *instance) {
 	if g.watched.Load() || g.IsLocal() || g.watched.Swap(true) {
 		return
 	}
@@ -215,7 +215,7 @@ func (w *watch) check() bool {
 	bound := w.bound + max(w.bound*time.Duration(w.slow/manyStalls), w.served.waitFor(w.slow-1, now, w.bound))
 	w.mu.Unlock()
 	slow, done := 0, 0
-	stalls := map[*Group]Stall{}
+	stalls := map[*instance]Stall{}
 	for g, x := range all {
 		was := x.entries
 		s, busy := g.stall(x, now)
@@ -229,7 +229,7 @@ func (w *watch) check() bool {
 			s.Keeps = g.whyKeep(&g.leadership.resigned, now)
 			stalls[g] = s
 			if s.Keeps == "" {
-				w.resign(s, now)
+				w.resign(g, s, now)
 			}
 		}
 		if !busy {
@@ -244,7 +244,7 @@ func (w *watch) check() bool {
 }
 
 // drop stops watching a group that has no work, unless it has got some meanwhile.
-func (w *watch) drop(g *Group) {
+func (w *watch) drop(g *instance) {
 	w.mu.Lock()
 	delete(w.groups, g)
 	w.mu.Unlock()
@@ -254,8 +254,8 @@ func (w *watch) drop(g *Group) {
 }
 
 // resign gives up the leadership of a stalled group.
-func (w *watch) resign(s Stall, now time.Duration) {
-	s.Group.resign(s, now)
+func (w *watch) resign(g *instance, s Stall, now time.Duration) {
+	g.resign(s, now)
 	w.note(s)
 }
 
@@ -300,13 +300,13 @@ func (h *Host) Resignations() (count map[string]uint64, last []Resignation) {
 
 // stall returns for how long work of the group has made no progress, and whether the group has any
 // work.
-func (g *Group) stall(x *watched, now time.Duration) (s Stall, busy bool) {
+func (g *instance) stall(x *watched, now time.Duration) (s Stall, busy bool) {
 	if g.isClosed() || !g.isLeader() || g.barred() {
 		*x = watched{}
 		return Stall{}, g.leadsNobody(now)
 	}
 	r, l := g.raft.Load(), &g.leadership
-	s = Stall{Group: g, Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}
+	s = Stall{Group: g.shell, Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}
 	serves := l.term.Load() != 0
 	entries := s.Last > s.Applied || g.proposer.busy()
 	if l.transferring.Load() { // which has time limits of its own
@@ -333,7 +333,7 @@ func (g *Group) stall(x *watched, now time.Duration) (s Stall, busy bool) {
 
 // leadsNobody reports whether raft leads here in a term in which the group has resigned. If nobody
 // takes over for a long time, the group resumes its leadership.
-func (g *Group) leadsNobody(now time.Duration) bool {
+func (g *instance) leadsNobody(now time.Duration) bool {
 	l := &g.leadership
 	if g.isClosed() || !g.isLeader() || !l.hasResigned() {
 		return false
@@ -347,7 +347,7 @@ func (g *Group) leadsNobody(now time.Duration) bool {
 }
 
 // busy reports whether the group has work that is not under watch.
-func (g *Group) busy() bool {
+func (g *instance) busy() bool {
 	if g.isClosed() || !g.isLeader() || g.barred() {
 		return false
 	}
@@ -359,7 +359,7 @@ func (g *Group) busy() bool {
 // resign gives up the leadership of a stalled group. Its raft may hang, so resign does not depend
 // on it: this node stops serving the group in this term, asks the members which of them can be
 // elected, and tells that member to stand.
-func (g *Group) resign(s Stall, now time.Duration) {
+func (g *instance) resign(s Stall, now time.Duration) {
 	g.leadership.resigned.begin(s.Term, now)
 	g.slog.Warn("a leader is making no progress and resigns", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
 		"term", s.Term, "last", s.Last, "commit", s.Commit, "applied", s.Applied)
@@ -368,7 +368,7 @@ func (g *Group) resign(s Stall, now time.Duration) {
 }
 
 // transferTo implements electable. This replica is raft's leader and must not serve.
-func (g *Group) transferTo(node string, wins bool) {
+func (g *instance) transferTo(node string, wins bool) {
 	g.spawn(func() {
 		term, leads := g.leadsIn()
 		resigned := g.leadership.hasResigned() && g.Quarantined() == nil

@@ -84,14 +84,14 @@ func TestLeaderHangs(t *testing.T) {
 	c := mustTrio(t, quickWatch, clock.set)
 	g := c.mustOpen(1)[0]
 	c.mustServe(1, 1)
-	g.applier.mu.Lock()
-	goOn := sync.OnceFunc(g.applier.mu.Unlock)
+	g.in().applier.mu.Lock()
+	goOn := sync.OnceFunc(g.in().applier.mu.Unlock)
 	defer goOn() // a machine that hangs for ever cannot be closed
 	mustSubmit(t, g, enqueues(2, -1, "m"))
 	next := c.mustResign(clock, g, StuckEntries)
 	await(t, "what it had proposed is there", func() bool { return ready(next) == 2 })
 	goOn()
-	await(t, "the former leader follows", func() bool { return ready(g) == 2 && g.raft.Load().State() == raft.Follower })
+	await(t, "the former leader follows", func() bool { return ready(g) == 2 && g.in().raft.Load().State() == raft.Follower })
 	c.mustServe(1, 3)
 }
 
@@ -119,11 +119,11 @@ func TestTickHangs(t *testing.T) {
 	clock := &handClock{}
 	c := mustTrio(t, quickWatch, clock.set)
 	g := c.mustOpen(1)[0]
-	g.timer.mu.Lock()
-	g.timer.inFlight = true
-	g.timer.mu.Unlock()
+	g.in().timer.mu.Lock()
+	g.in().timer.inFlight = true
+	g.in().timer.mu.Unlock()
 	mustSubmit(t, g, enqueues(1, 1, "short", "lives"))
-	await(t, "they are applied", func() bool { return ready(g) == 2 && !g.busy() })
+	await(t, "they are applied", func() bool { return ready(g) == 2 && !g.in().busy() })
 	next := c.mustResign(clock, g, StuckTick)
 	expire(t, next)
 }
@@ -138,15 +138,15 @@ func TestSettingsHang(t *testing.T) {
 	}
 	g := c.mustOpen(1)[0]
 	for _, r := range c.replicas(1) {
-		r.settings.mu.Lock()
+		r.in().settings.mu.Lock()
 		r.spec.Config.DeliveryLimit, r.spec.Config.Revision = 7, 3
-		r.settings.mu.Unlock()
+		r.in().settings.mu.Unlock()
 	}
-	g.settings.mu.Lock()
-	g.settings.proposed = g.wantedSettings()
-	g.settings.mu.Unlock()
+	g.in().settings.mu.Lock()
+	g.in().settings.proposed = g.host.wantedSettings(&g.spec)
+	g.in().settings.mu.Unlock()
 	c.host(g).Reconfigure(nil)
-	g.settings.change()
+	g.in().settings.change()
 	next := c.mustResign(clock, g, StuckSettings)
 	await(t, "the settings are those of the catalog", func() (yes bool) {
 		next.View(func(m *queue.Machine) { yes = m.Config().DeliveryLimit == 7 })
@@ -162,8 +162,8 @@ func TestStallIsNoHang(t *testing.T) {
 	g := c.mustOpen(1)[0]
 	w := c.host(g).watch
 	const slack = time.Second
-	g.applier.mu.Lock()
-	release := sync.OnceFunc(g.applier.mu.Unlock)
+	g.in().applier.mu.Lock()
+	release := sync.OnceFunc(g.in().applier.mu.Unlock)
 	defer release()
 	w.mu.Lock()
 	w.slack = func(of ...string) time.Duration { return slack }
@@ -228,8 +228,8 @@ func TestStalledBesideOthers(t *testing.T) {
 	w.mu.Unlock()
 	for id := range 2 {
 		g := c.leadAt(fsm.GroupID(id + 1))
-		g.applier.mu.Lock()
-		defer g.applier.mu.Unlock()
+		g.in().applier.mu.Lock()
+		defer g.in().applier.mu.Unlock()
 		mustSubmit(t, g, enqueues(1, -1, "m"))
 	}
 	check := func(getOn int, wait time.Duration) (stalled int) {
@@ -278,8 +278,8 @@ func TestNobodyToTakeOver(t *testing.T) {
 
 	lone := mustHost(t, t.TempDir(), func(c *Config) { c.Progress = time.Nanosecond })
 	g = lone.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
-	g.applier.mu.Lock()
-	defer g.applier.mu.Unlock()
+	g.in().applier.mu.Lock()
+	defer g.in().applier.mu.Unlock()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "the only member is seen to stand still", func() bool {
 		list := lone.Stalls()
@@ -296,26 +296,26 @@ func TestPauseAfterResignation(t *testing.T) {
 	g := c.mustOpen(1)[0]
 	h := c.host(g)
 	for _, want := range []time.Duration{shortPause, 2 * shortPause, 4 * shortPause, 8 * shortPause, longestPause, longestPause} {
-		if g.resignedLately() || g.whyKeep(&g.leadership.resigned, clock.now()) != "" {
+		if g.in().resignedLately() || g.in().whyKeep(&g.in().leadership.resigned, clock.now()) != "" {
 			t.Fatal("it waits although nothing has happened")
 		}
-		h.watch.resign(Stall{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
+		h.watch.resign(g.in(), Stall{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
 		clock.pass(want - 1)
-		if !g.resignedLately() || g.whyKeep(&g.leadership.resigned, clock.now()) != keepsPause {
+		if !g.in().resignedLately() || g.in().whyKeep(&g.in().leadership.resigned, clock.now()) != keepsPause {
 			t.Errorf("it does not wait for %v", want)
 		}
 		clock.pass(1)
 	}
 	clock.pass(2*longestPause + 1)
-	h.watch.resign(Stall{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
-	if clock.pass(shortPause); g.resignedLately() {
+	h.watch.resign(g.in(), Stall{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
+	if clock.pass(shortPause); g.in().resignedLately() {
 		t.Error("it waits for something that is long ago")
 	}
 	if _, last := h.Resignations(); len(last) != 7 {
 		t.Errorf("%d resignations are remembered", len(last))
 	}
 	for range 2 * keptResignations {
-		h.watch.resign(Stall{Group: g, Reason: StuckTick, Term: g.Term() + 100}, clock.now())
+		h.watch.resign(g.in(), Stall{Group: g, Reason: StuckTick, Term: g.Term() + 100}, clock.now())
 	}
 	if _, last := h.Resignations(); len(last) != keptResignations || last[0].Reason != StuckTick {
 		t.Errorf("%d resignations are remembered", len(last))
@@ -332,18 +332,18 @@ func TestResignationInVain(t *testing.T) {
 	h := c.host(g)
 	term := g.Term()
 	h.elections.mu.Lock() // nobody looks for another one
-	g.leadership.resigned.term.Store(term)
-	g.leadership.resigned.at = clock.now()
-	g.transferTo("n9", false)
+	g.in().leadership.resigned.term.Store(term)
+	g.in().leadership.resigned.at = clock.now()
+	g.in().transferTo("n9", false)
 	h.elections.mu.Unlock()
 	await(t, "it serves again", func() bool { return g.Leading() == term })
 
-	g.leadership.resigned.term.Store(term)
-	if x := (&watched{}); !g.leadsNobody(clock.now()) {
+	g.in().leadership.resigned.term.Store(term)
+	if x := (&watched{}); !g.in().leadsNobody(clock.now()) {
 		t.Errorf("it is not looked at any more: %+v", x)
 	}
 	clock.pass(3*h.watch.bound + 1)
-	if !g.leadsNobody(clock.now()) || g.leadership.resigned.term.Load() != 0 {
+	if !g.in().leadsNobody(clock.now()) || g.in().leadership.resigned.term.Load() != 0 {
 		t.Error("it leads nobody for ever")
 	}
 	await(t, "it serves again", func() bool { return g.Leading() == term })
@@ -357,8 +357,8 @@ func TestNobodyTakesOver(t *testing.T) {
 	term := g.Term()
 	gone := c.other(g)
 	gone.shut(t)
-	g.leadership.resigned.term.Store(term)
-	g.transferTo(gone.config.Node, true)
+	g.in().leadership.resigned.term.Store(term)
+	g.in().transferTo(gone.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
 	c.mustServe(1, 1)
 }
@@ -372,8 +372,8 @@ func TestTransfereeHangs(t *testing.T) {
 	transferee := c.other(g)
 	transferee.mesh.DropGroup(1)
 	transferee.mesh.Transport(1) // of which nothing is taken
-	g.leadership.resigned.term.Store(term)
-	g.transferTo(transferee.config.Node, true)
+	g.in().leadership.resigned.term.Store(term)
+	g.in().transferTo(transferee.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
 	if log := c.log.String(); !strings.Contains(log, "did not win the election in time") {
 		t.Errorf("the log does not say why: %s", log)
@@ -386,11 +386,11 @@ func TestLeadershipHangs(t *testing.T) {
 	c := mustTrio(t, quickWatch, clock.set)
 	g := c.mustOpen(1)[0]
 	term := g.Term()
-	g.leadership.changing.Lock()
-	leave := sync.OnceFunc(g.leadership.changing.Unlock)
+	g.in().leadership.changing.Lock()
+	leave := sync.OnceFunc(g.in().leadership.changing.Unlock)
 	defer leave()
-	g.applier.mu.Lock()
-	goOn := sync.OnceFunc(g.applier.mu.Unlock)
+	g.in().applier.mu.Lock()
+	goOn := sync.OnceFunc(g.in().applier.mu.Unlock)
 	defer goOn()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	clock.await(t, "another one leads", func() bool {
@@ -408,12 +408,12 @@ func TestCrowdIsGivenTime(t *testing.T) {
 	clock := &handClock{}
 	c := mustTrio(t, clock.set, quickWatch)
 	g := c.mustOpen(1)[0]
-	w, r := c.host(g).watch, g.raft.Load()
+	w, r := c.host(g).watch, g.in().raft.Load()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "it has begun its term", func() bool { return ready(g) == 1 && r.AppliedIndex() == r.LastIndex() })
 	last := r.LastIndex()
-	g.applier.mu.Lock()
-	defer g.applier.mu.Unlock()
+	g.in().applier.mu.Lock()
+	defer g.in().applier.mu.Unlock()
 	mustSubmit(t, g, enqueues(2, -1, "m"))
 	await(t, "the entry is handed to the machine, which is progress", func() bool { return r.AppliedIndex() > last && r.AppliedIndex() == r.LastIndex() })
 	w.check()
@@ -448,12 +448,12 @@ func TestIdleGroupsAreNotWatched(t *testing.T) {
 	mustSubmit(t, g, enqueues(2, 3_600_000, "for an hour"))
 	await(t, "it is answered", func() bool { return ready(g) == 2 })
 	await(t, "nothing is watched", resting)
-	if g.watched.Load() {
+	if g.in().watched.Load() {
 		t.Error("the group would not be looked at again")
 	}
 	local := c.hosts[0].OpenLocal(Spec{Group: 9, Queue: 9 << 16, VHost: "/", Name: "l", Local: true, Config: &QueueConfig{}})
 	mustSubmit(t, local, enqueues(1, -1, "m"))
-	if !resting() || local.watched.Load() {
+	if !resting() || local.in().watched.Load() {
 		t.Error("a local queue is watched")
 	}
 }
@@ -465,16 +465,16 @@ func TestBusyGroupStaysWatched(t *testing.T) {
 	c := mustTrio(t, clock.set, patientRaft)
 	g := c.mustOpen(1)[0]
 	w := c.host(g).watch
-	g.applier.mu.Lock()
-	goOn := sync.OnceFunc(g.applier.mu.Unlock)
+	g.in().applier.mu.Lock()
+	goOn := sync.OnceFunc(g.in().applier.mu.Unlock)
 	defer goOn()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
-	await(t, "it is busy", g.busy)
-	w.drop(g)
+	await(t, "it is busy", g.in().busy)
+	w.drop(g.in())
 	w.mu.Lock()
-	watched := w.groups[g] != nil
+	watched := w.groups[g.in()] != nil
 	w.mu.Unlock()
-	if !watched || !g.watched.Load() {
+	if !watched || !g.in().watched.Load() {
 		t.Error("it is not looked at any more")
 	}
 }
@@ -484,22 +484,22 @@ func TestHandoverIsNoHang(t *testing.T) {
 	clock := &handClock{}
 	c := mustTrio(t, clock.set, patientRaft)
 	g := c.mustOpen(1)[0]
-	g.applier.mu.Lock()
-	goOn := sync.OnceFunc(g.applier.mu.Unlock)
+	g.in().applier.mu.Lock()
+	goOn := sync.OnceFunc(g.in().applier.mu.Unlock)
 	defer goOn()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
-	await(t, "it is busy", g.busy)
+	await(t, "it is busy", g.in().busy)
 	x := &watched{}
-	g.stall(x, 0)
-	if s, _ := g.stall(x, 7); s.For != 7 {
+	g.in().stall(x, 0)
+	if s, _ := g.in().stall(x, 7); s.For != 7 {
 		t.Fatalf("it stands still for %v, want 7", s.For)
 	}
-	g.proposer.transfer(true)
-	if s, busy := g.stall(x, 9); s.For != 0 || !busy {
+	g.in().proposer.transfer(true)
+	if s, busy := g.in().stall(x, 9); s.For != 0 || !busy {
 		t.Errorf("it stands still for %v, busy %v", s.For, busy)
 	}
-	g.proposer.transfer(false)
-	if s, _ := g.stall(x, 11); s.For != 0 {
+	g.in().proposer.transfer(false)
+	if s, _ := g.in().stall(x, 11); s.For != 0 {
 		t.Errorf("afterwards it stands still for %v", s.For)
 	}
 }

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -14,7 +15,8 @@ import (
 type groups struct {
 	spawn    func(func()) // runs a function on a goroutine that the mesh waits for
 	complain func(node, what string, err error)
-	memory   budget // for the requests of all of them
+	memory   budget                            // for the requests of all of them
+	missing  atomic.Pointer[func(fsm.GroupID)] // see Mesh.OnMissing
 
 	// mu guards what follows. A group is in byID or has requests in early, never
 	// both; once closed there is nothing in either.
@@ -57,6 +59,9 @@ func (g *groups) deliver(id fsm.GroupID, r request) {
 			g.mu.Unlock()
 			if !kept {
 				r.respond(nil, ErrUnknownGroup)
+			}
+			if f := g.missing.Load(); f != nil {
+				(*f)(id)
 			}
 			return
 		}
@@ -142,6 +147,19 @@ func (m *Mesh) Transport(group fsm.GroupID) raft.Transport { return m.TransportF
 func (m *Mesh) TransportFor(group fsm.GroupID, v Validator) raft.Transport {
 	return m.groups.add(group, func() *transport { return newTransport(m, group, v) })
 }
+
+// TransportOfLeader is TransportFor for a member that is to stand for election before it hears of anything else.
+func (m *Mesh) TransportOfLeader(group fsm.GroupID, v Validator) raft.Transport {
+	return m.groups.add(group, func() *transport {
+		t := newTransport(m, group, v)
+		t.campaign()
+		return t
+	})
+}
+
+// OnMissing has f called when a request has come for a group that this node has none of yet, and waits for it. f
+// must not block.
+func (m *Mesh) OnMissing(f func(fsm.GroupID)) { m.groups.missing.Store(&f) }
 
 // Prompt makes the heartbeats of a group urgent: its timers are too short to
 // let them wait for company. The group's transport must exist.

@@ -1,0 +1,399 @@
+package group
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+// Group is this node's replica of one queue. While nothing happens in the queue the replica sleeps: it has no raft, no
+// goroutine and no timers, only a record. Whatever needs more than the record wakes it, and nobody outside of this
+// package can tell. See DESIGN.md, "Sleep".
+//
+//	asleep = nil ⇒ running ≠ nil
+//	asleep ≠ nil ∧ running ≠ nil: it is being woken, and the record still answers for it
+type Group struct {
+	spec Spec
+	host *Host
+
+	running  atomic.Pointer[instance]
+	asleep   atomic.Pointer[record]
+	changing longLock    // one change between these states at a time
+	ended    atomic.Bool // it wakes no more
+	calling  atomic.Bool // somebody is about to wake it, see call
+
+	mu      sync.Mutex
+	waiting []Batch // submitted to a leader that is being woken, in order
+}
+
+// maxWaiting is how many batches wait for a leader to wake. Those who submit more send them again.
+const maxWaiting = 64
+
+// awake returns the instance of a group that serves nobody from its record; nil: the group sleeps, or is being woken.
+func (g *Group) awake() *instance {
+	if g.asleep.Load() != nil {
+		return nil
+	}
+	return g.running.Load()
+}
+
+// read gives either the instance or the record of a group.
+func (g *Group) read() (i *instance, r *record) {
+	if r = g.asleep.Load(); r != nil {
+		return nil, r
+	}
+	return g.running.Load(), nil
+}
+
+// Spec returns what the group was opened with.
+func (g *Group) Spec() Spec { return g.spec }
+
+// IsLocal reports whether the group is a local queue's.
+func (g *Group) IsLocal() bool { return g.spec.Local }
+
+// Asleep reports whether the group has no running raft.
+func (g *Group) Asleep() bool { return g.asleep.Load() != nil }
+
+// Leading returns the term in which this replica leads and serves, or 0.
+func (g *Group) Leading() uint64 {
+	i, r := g.read()
+	switch {
+	case r == nil:
+		return i.leadership.serving()
+	case !r.leads || g.host.withdrawn.Load():
+		return 0
+	}
+	return r.at.raft
+}
+
+// Term returns the raft term of this replica.
+func (g *Group) Term() uint64 {
+	i, r := g.read()
+	if r != nil {
+		return r.at.raft
+	}
+	return i.order.term()
+}
+
+// Leader returns the name of the leading node, as far as this replica knows.
+func (g *Group) Leader() string {
+	i, r := g.read()
+	if r != nil {
+		return r.leader
+	}
+	return i.order.leader()
+}
+
+// Progress reports the log position of the replica.
+func (g *Group) Progress() Progress {
+	i, r := g.read()
+	if r != nil {
+		return r.progress(g.host.config.Node)
+	}
+	return i.order.progress()
+}
+
+// SnapshotIndex returns the index of the newest snapshot, or -1 if there is none.
+func (g *Group) SnapshotIndex() int64 {
+	i, r := g.read()
+	if r != nil {
+		return r.snapshot
+	}
+	return i.order.snapshot()
+}
+
+// LogBytes returns the size of the payloads that the log keeps for live messages.
+func (g *Group) LogBytes() uint64 {
+	i, r := g.read()
+	switch {
+	case r != nil:
+		return uint64(r.store.LiveBytes())
+	case i.store == nil:
+		return 0
+	}
+	return uint64(i.store.LiveBytes())
+}
+
+// AppliedIndex returns the index of the last entry applied to the machine.
+func (g *Group) AppliedIndex() uint64 {
+	i, r := g.read()
+	if r != nil {
+		return r.at.index
+	}
+	return i.order.applied()
+}
+
+// Configuration returns the members of the group as this replica knows them. A
+// replica that has just been added knows none.
+func (g *Group) Configuration() []Member {
+	i, r := g.read()
+	if r != nil {
+		return r.members
+	}
+	return i.Configuration()
+}
+
+// Voters returns the names of the voting members, in the order of the Spec: the preferred
+// leader comes first.
+func (g *Group) Voters() []string {
+	i, r := g.read()
+	if r != nil {
+		return votersOf(r.members, g.spec.Members)
+	}
+	return i.Voters()
+}
+
+// MayMove reports whether a transfer is tried: for a while after one that has failed, none is.
+func (g *Group) MayMove() bool {
+	i := g.awake()
+	return i == nil || i.MayMove()
+}
+
+// Doubt returns why the replica does not vote on this node, or nil if it does.
+func (g *Group) Doubt() *Doubt {
+	if i := g.awake(); i != nil {
+		return i.Doubt()
+	}
+	return nil
+}
+
+// Quarantined says why the group does not lead on this node; nil: it may.
+func (g *Group) Quarantined() *Quarantine {
+	if i := g.running.Load(); i != nil {
+		return i.Quarantined()
+	}
+	return nil
+}
+
+// LiftQuarantine lets the group lead on this node again.
+func (g *Group) LiftQuarantine() error {
+	if i := g.running.Load(); i != nil {
+		return i.LiftQuarantine()
+	}
+	return ErrNotQuarantined
+}
+
+// Guard does something for this group alone. A panic goes no further: it
+// quarantines the group on this node. Guard reports whether there was none.
+//
+// The locks that f takes must be released by defer, or hold nothing that can
+// panic: what has the lock after a panic keeps it for ever.
+func (g *Group) Guard(doing string, f func()) (ok bool) {
+	if i := g.wake(); i != nil {
+		return i.Guard(doing, f)
+	}
+	return false
+}
+
+// View runs f on the machine between two entries. f must be quick, and must neither change nor
+// retain the machine. If the group turns out to be quarantined afterwards, discard what f has set.
+func (g *Group) View(f func(m *queue.Machine)) {
+	for {
+		if i := g.running.Load(); i != nil {
+			i.View(f)
+			return
+		}
+		if r := g.asleep.Load(); r != nil && r.view(g.host, &g.spec, f) {
+			return
+		}
+		g.changing.Lock() // until it is awake
+		g.changing.Unlock()
+	}
+}
+
+// HashAt returns the hash of the machine's state at an entry, and the index of that
+// entry. at 0 stands for the newest one. If at is above the newest one, it waits for
+// the first entry from there on. Replicas that are asked for the same entry before
+// they have applied it return the same index and, if they are equal, the same hash.
+//
+// The state is frozen between two entries, in the time that a snapshot takes, and
+// hashed outside of the lock.
+func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
+	if i := g.wake(); i != nil {
+		return i.HashAt(at, wait)
+	}
+	return 0, "", ErrNotReached
+}
+
+// Replay gives a queue's history on this node to a reader, up to the last entry
+// that was applied when it began. It may fail because a snapshot was replaced
+// meanwhile; then it can be tried again, with a new reader.
+func (g *Group) Replay(to Replayer) error {
+	if i := g.wake(); i != nil {
+		return i.Replay(to)
+	}
+	return ErrNoHistory
+}
+
+// Resync reads the messages a consumer holds after a delivery, up to the size limit of an answer,
+// and sends them in order among the deliveries, together with the notice of messages taken from
+// the consumer or of its cancellation. Only the leader answers. It does not wait for a group that sleeps.
+func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
+	g.soon(func(i *instance) { i.Resync(to, after) })
+}
+
+// Recall answers what has been applied of a session's commands from a number on, and first says which one
+// is expected next (fsm.Gap), be it the first of these: what is before that is on its way to an answer.
+// Only the leader does this. It does not wait for a group that sleeps.
+func (g *Group) Recall(s fsm.SessionID, from uint64) {
+	g.soon(func(i *instance) { i.Recall(s, from) })
+}
+
+// soon does something with the instance, now or when the group is awake.
+func (g *Group) soon(f func(i *instance)) {
+	if i := g.awake(); i != nil {
+		f(i)
+		return
+	}
+	g.host.tasks.Go(func() {
+		if i := g.wake(); i != nil {
+			f(i)
+		}
+	})
+}
+
+// Payload reads the payload of one message. It may be gone if the message is.
+func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
+	i, r := g.read()
+	if r != nil {
+		return r.store.Payload(ref)
+	}
+	return i.Payload(ref)
+}
+
+// HeldBy says where a member finds a payload that this leader would send to it. It finds it if it has
+// acknowledged the entry, or if the entry is ahead of what is sent now. What is in memory here should be
+// there, too; if not, the member says so (Missed).
+func (g *Group) HeldBy(node string, ref fsm.Ref) (at Shared, ok bool) {
+	if i := g.awake(); i != nil {
+		return i.HeldBy(node, ref)
+	}
+	return Shared{}, false
+}
+
+// Missed notes that a node has not found a payload where it was said to be: it may have begun after the
+// entries that there are, or have let go of them. It is sent what they carried.
+func (g *Group) Missed(node string) {
+	if i := g.awake(); i != nil {
+		i.Missed(node)
+	}
+}
+
+// Stored returns a payload that a leader shares with this member; nil: it is not in memory. The entry may
+// still be on its way into the log, where its arrival ends.
+func (g *Group) Stored(at Shared) []byte {
+	if i := g.running.Load(); i != nil {
+		return i.Stored(at)
+	}
+	return nil
+}
+
+// Now returns the stamp an entry would get. Only the leader knows it.
+func (g *Group) Now() fsm.Time {
+	i, r := g.read()
+	if r != nil {
+		return r.now(g.host)
+	}
+	return i.proposer.now()
+}
+
+// Barrier lets followers learn what is committed, by committing an entry without content. Only the
+// leader can do this.
+func (g *Group) Barrier(timeout time.Duration) error {
+	if i := g.wake(); i != nil {
+		return i.order.barrier(timeout)
+	}
+	return ErrNotLeading
+}
+
+// Expire proposes ticks until nothing is due, so that counts read afterwards include no expired
+// message. It gives up after timeout.
+func (g *Group) Expire(timeout time.Duration) error {
+	if r := g.asleep.Load(); r != nil && r.leads && (r.deadline == 0 || r.deadline > r.now(g.host)) {
+		return nil
+	}
+	if i := g.wake(); i != nil {
+		return i.Expire(timeout)
+	}
+	return ErrNotLeading
+}
+
+// Add makes a node a non-voting member. Only the leader can do this.
+func (g *Group) Add(node string) error {
+	return g.change(func(i *instance) error { return i.Add(node) })
+}
+
+// Promote gives a member a vote. Only the leader can do this.
+func (g *Group) Promote(node string) error {
+	return g.change(func(i *instance) error { return i.Promote(node) })
+}
+
+// Remove removes a node from the members. Only the leader can do this, and it cannot remove
+// itself: it has to transfer its leadership first.
+func (g *Group) Remove(node string) error {
+	return g.change(func(i *instance) error { return i.Remove(node) })
+}
+
+// Transfer makes another member the leader and returns when this replica no
+// longer leads. First the entries that raft has taken are committed, maxPending
+// and a few more if members are far. What is queued is kept: it goes on if the transfer fails, and back
+// to the submitters if it succeeds. What comes meanwhile they keep.
+//
+// to must be up, and is given a second, and a round trip, to get what its log lacks. If it does not
+// win in time, this replica goes on, and refuses the next attempts for a while:
+// each of them stops the queue for a moment.
+func (g *Group) Transfer(to string) error {
+	return g.change(func(i *instance) error { return i.Transfer(to) })
+}
+
+// Snapshot writes a snapshot now, and waits for it. Nothing is written if nothing was applied since the last
+// one.
+func (g *Group) Snapshot(ctx context.Context) error {
+	return g.change(func(i *instance) error { return i.Snapshot(ctx) })
+}
+
+// change does what only a leader that is awake does.
+func (g *Group) change(f func(i *instance) error) error {
+	if i := g.wake(); i != nil {
+		return f(i)
+	}
+	return ErrNotLeading
+}
+
+// Submit queues commands for the log. Those for a leader that sleeps wait until it is awake.
+func (g *Group) Submit(b Batch) error {
+	if i := g.awake(); i != nil {
+		return i.proposer.submit(b)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i, r := g.read() // it may have woken, which ends under the lock
+	switch {
+	case r == nil:
+		return i.proposer.submit(b)
+	case !r.leads || g.ended.Load():
+		return ErrNotLeading
+	case g.host.withdrawn.Load():
+		g.call() // so that others hear that it must not lead
+		return ErrNotLeading
+	case len(g.waiting) >= maxWaiting:
+		return ErrFull
+	}
+	g.waiting = append(g.waiting, b)
+	g.call()
+	return nil
+}
+
+// call wakes the group without waiting for it.
+func (g *Group) call() {
+	if g.calling.CompareAndSwap(false, true) {
+		g.host.tasks.Go(func() {
+			g.calling.Store(false)
+			g.wake()
+		})
+	}
+}

@@ -1,0 +1,448 @@
+package group
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+const (
+	// resumeWait bounds how long a leader that wakes may take to lead again, which needs no other member.
+	resumeWait = 2 * time.Second
+	// maxStateBytes is how large a state may be that a record keeps encoded. A larger one costs as much memory
+	// as the machine, which is kept in its place.
+	maxStateBytes = 1 << 10
+)
+
+// record is what is left of a replica that sleeps.
+//
+//	R1: all of the log up to at is committed and applied, and nobody waits for an answer or an effect of it.
+//	R2: leads ⇒ the raft of this process led in the term at.raft until it ended: no entry of that term exists
+//	    that is not in the log here.
+//	R3: while it sleeps nobody writes its log, term or vote.
+//	R4: leads ⇒ this process has put it to sleep: a record does not outlive its process.
+//	R5: every request of raft wakes the group first.
+//	R6: deadline is the machine's; the leader's node wakes the group for it.
+type record struct {
+	at       recordedAt
+	leads    bool
+	leader   string // its node; empty: unknown
+	members  []Member
+	config   raft.Configuration
+	configAt uint64 // index of the entry with it
+	snapshot int64  // index of the newest one; -1: there is none
+	deadline fsm.Time
+	settings *QueueConfig
+	level    bool     // R1 holds: everything in the log is applied
+	failed   bool     // the machine has failed, or is at no entry that is known: the replica is opened from its disk
+	lacks    []string // members that may lack entries: their nodes were down
+	replay   int64    // see usage
+	store    *raftlog.Group
+	stamper  clock.Stamper // the leader's
+	missed   atomic.Bool   // somebody was refused who waits for word of the leader
+
+	mu      sync.Mutex
+	machine *queue.Machine // nil: state is in its place, or it is being woken
+	state   []byte
+	woken   bool
+}
+
+// recordedAt is a position in the log, and raft's term at that time, which may be a later one.
+type recordedAt struct {
+	logPosition
+	raft uint64
+}
+
+// progress is Group.Progress.
+func (r *record) progress(node string) Progress {
+	p := Progress{Role: "follower", Term: r.at.raft, Last: r.at.index, Commit: r.at.index, Applied: r.at.index}
+	if r.leads {
+		p.Role = "leader"
+	}
+	for _, m := range r.members {
+		p.Voter = p.Voter || m.Node == node && m.Voter
+		if r.leads && m.Voter {
+			p.Voters = append(p.Voters, m.Node)
+		}
+	}
+	return p
+}
+
+// now is the stamp that an entry would get.
+func (r *record) now(h *Host) fsm.Time {
+	if r.leads {
+		return r.stamper.Peek()
+	}
+	return h.config.Clock.Now()
+}
+
+// view runs f on the machine, unless that is about to be woken.
+func (r *record) view(h *Host, spec *Spec, f func(m *queue.Machine)) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.woken {
+		return false
+	}
+	m := r.machine
+	if m == nil {
+		m = h.restored(*spec, r.state)
+	}
+	f(m)
+	return true
+}
+
+// take gives the machine away.
+func (r *record) take(h *Host, spec *Spec) *queue.Machine {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.machine
+	if m == nil {
+		m = h.restored(*spec, r.state)
+	}
+	r.machine, r.state, r.woken = nil, nil, true
+	return m
+}
+
+// restored returns a machine with a state that one on this node has written.
+func (h *Host) restored(spec Spec, state []byte) *queue.Machine {
+	m := h.newMachine(spec)
+	if err := m.Restore(bytes.NewReader(state)); err != nil {
+		h.fail(codeDamaged, fmt.Sprintf("group %d: the state that it sleeps with: %v", spec.Group, err))
+	}
+	return m
+}
+
+// keep puts the machine into the record.
+func (r *record) keep(m *queue.Machine) error {
+	r.deadline, r.settings = m.NextDeadline(), m.Config()
+	view := m.Snapshot()
+	if s := m.Stats(); s.Ready.Messages+s.Unacknowledged.Messages > 0 || s.Consumers > 0 {
+		r.machine = m
+		return nil
+	}
+	var b bytes.Buffer
+	if _, err := view.WriteTo(&b); err != nil {
+		return err
+	}
+	if b.Len() > maxStateBytes {
+		r.machine = m
+		return nil
+	}
+	r.state = slices.Clip(b.Bytes())
+	return nil
+}
+
+// sleep puts a replica to sleep that is level with the others. A leader does so when mayRest says that its members
+// do, and nothing of it is under way. It reports whether the group sleeps.
+func (g *Group) sleep(mayRest func(i *instance) bool) bool {
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	i := g.running.Load()
+	switch {
+	case i == nil:
+		return true
+	case g.asleep.Load() != nil, i.isClosed(), i.IsLocal():
+		return false
+	}
+	led, ok := i.doze(mayRest)
+	if !ok {
+		return false
+	}
+	r := i.rest(led)
+	g.asleep.Store(r)
+	g.running.Store(nil)
+	g.host.groups.forget(i)
+	if !r.level || r.missed.Load() {
+		g.call()
+	}
+	if r.leads {
+		g.arm(r)
+	}
+	return true
+}
+
+// doze has a leader take nothing more, if nothing is under way, and returns its term; a follower's is 0.
+func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
+	l := &i.leadership
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	led = l.term.Load()
+	if led != 0 && (l.serving() != led || !i.proposer.doze()) {
+		return 0, false
+	}
+	performs, _ := i.outgoing.progress()
+	term, leads := i.leadsIn()
+	if !performs && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
+		return led, true
+	}
+	if led != 0 {
+		i.rouse(led)
+	}
+	return 0, false
+}
+
+// rouse has a leader go on that was about to sleep.
+func (i *instance) rouse(led uint64) {
+	if i.proposer.missed() {
+		i.announceAgain(led)
+		return
+	}
+	i.proposer.transfer(false)
+	i.applier.rearm() // a tick may have been refused
+}
+
+// rest ends the instance and records where it was. If the record is not level, the group has to be woken again.
+func (i *instance) rest(led uint64) (r *record) {
+	r = &record{leads: led != 0, leader: i.order.leader(), replay: i.usage.replay.Load(), store: i.store, snapshot: i.order.snapshot()}
+	future := i.raft.Load().GetConfiguration()
+	r.config, r.configAt = future.Configuration(), future.Index()
+	r.members = i.Configuration()
+	if r.leads {
+		r.leader = i.node
+		r.lacks = i.lacking()
+	}
+	i.close() // R2: what raft has taken until it has ended is in the log
+	i.host.elections.end(i.id)
+	term, err := i.store.GetUint64([]byte(raftlog.TermKey))
+	if err != nil {
+		i.host.fail(codeDamaged, fmt.Sprintf("group %d: the term that it sleeps in: %v", i.id, err))
+	}
+	is := i.raft.Load()
+	r.at = recordedAt{i.positionOf(is.AppliedIndex()), term}
+	r.leads = r.leads && term == led
+	last, _ := i.store.LastIndex() // it has no errors
+	if r.failed = i.applier.hasStopped() || r.at.term == 0; r.failed {
+		r.leads, r.woken = false, true
+		return r
+	}
+	r.level = last == r.at.index && r.leads == (led != 0)
+	r.missed.Store(i.proposer.missed())
+	if r.leads {
+		r.stamper = i.proposer.stamp()
+	}
+	if err := r.keep(i.applier.machine); err != nil {
+		r.machine = i.applier.machine
+	}
+	return r
+}
+
+// lacking returns the members that may not have everything, because their nodes are down.
+func (i *instance) lacking() (nodes []string) {
+	for _, m := range i.Configuration() {
+		if m.Node != i.node && !i.mesh.Alive(m.Node) {
+			nodes = append(nodes, m.Node)
+		}
+	}
+	return nodes
+}
+
+// wake returns the instance of a group that may sleep, and waits until it is as it was; nil: the group has ended.
+func (g *Group) wake() *instance {
+	if i := g.awake(); i != nil {
+		return i
+	}
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	r := g.asleep.Load()
+	switch {
+	case r == nil:
+		return g.running.Load()
+	case g.ended.Load():
+		return nil
+	}
+	i := g.host.resume(g, r)
+	g.settle(i, r)
+	return i
+}
+
+// settle has everybody turn to the instance.
+func (g *Group) settle(i *instance, r *record) {
+	g.mu.Lock()
+	waiting := g.waiting
+	g.waiting = nil
+	g.asleep.Store(nil)
+	var refused []Batch
+	for _, b := range waiting {
+		if i.proposer.submit(b) != nil {
+			refused = append(refused, b)
+		}
+	}
+	g.mu.Unlock()
+	for _, from := range origins(nil, refused) {
+		g.host.config.Outside.Undecided(g, from)
+	}
+	switch serves := i.leadership.term.Load(); {
+	case r.leads && serves == 0:
+		i.announce(0)
+	case r.leads && r.missed.Load():
+		i.announce(serves)
+	}
+}
+
+// resume runs the raft of a group that sleeps again, from where it was: a leader in its term, without a vote.
+func (h *Host) resume(g *Group, r *record) *instance {
+	h.ticker.remove(g)
+	i := newInstance(h, g, h.config.Logger.With("queue", g.spec.Name, "vhost", g.spec.VHost, "group", g.spec.Group))
+	i.store, i.log, i.applier.log = r.store, r.store, r.store
+	i.order = replicated{i}
+	i.leadership.withdrawn = &h.withdrawn
+	if !r.failed {
+		i.applier.machine, i.applier.origin = r.take(h, &g.spec), r.store.Origin()
+		i.usage.toReplay(r.replay)
+		i.resumes = r
+	}
+	if r.leads && r.level {
+		i.resumed.Store(r.at.raft)
+	}
+	if err := i.openRaft(); err != nil {
+		h.fail(codeDamaged, err.Error())
+	}
+	g.running.Store(i)
+	h.groups.add(i)
+	is := i.raft.Load()
+	is.RegisterObserver(raft.NewObserver(h.observed, true, wanted))
+	if r.leads {
+		limit := time.NewTimer(resumeWait)
+		defer limit.Stop()
+		select {
+		case <-is.LeaderCh():
+		case <-i.ending:
+		case <-limit.C:
+			i.slog.Warn("a leader that has slept does not lead")
+		}
+	}
+	if i.isLearner() {
+		h.learners.begin(g.spec.Group, i)
+	}
+	if !r.leads && (r.leader == "" || !h.config.Mesh.Alive(r.leader)) {
+		h.elections.begin(i)
+	}
+	i.review()
+	return i
+}
+
+// arm has the node wake the group when something is due.
+func (g *Group) arm(r *record) {
+	if r.deadline != 0 {
+		g.host.ticker.arm(g, r.stamper.Wait(r.deadline), 0)
+	}
+}
+
+// fire implements alarmed: what the machine waits for may be due.
+func (g *Group) fire() {
+	switch r := g.asleep.Load(); {
+	case r == nil || r.deadline == 0:
+	case r.stamper.Wait(r.deadline) > 0:
+		g.arm(r)
+	default:
+		g.call()
+	}
+}
+
+// resumption is how raft starts where it was, rather than from what is on disk.
+type resumption struct {
+	*record
+	node     string
+	starting atomic.Bool // NewRaft has not returned
+}
+
+// snapshots shows raft one snapshot while it starts: the machine as it is.
+type resumedSnapshots struct {
+	raft.SnapshotStore
+	of *resumption
+}
+
+// List implements raft.SnapshotStore.
+func (s resumedSnapshots) List() ([]*raft.SnapshotMeta, error) {
+	if !s.of.starting.Load() {
+		return s.SnapshotStore.List()
+	}
+	return []*raft.SnapshotMeta{{
+		Version: raft.SnapshotVersionMax, ID: "asleep", Index: s.of.at.index, Term: s.of.at.term,
+		Configuration: s.of.config, ConfigurationIndex: s.of.configAt,
+	}}, nil
+}
+
+// Open implements raft.SnapshotStore.
+func (s resumedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	return s.SnapshotStore.Open(id)
+}
+
+// resumedTerm shows raft the term before that of a leader until it stands for election in it. What it stores then
+// is what is stored.
+type resumedTerm struct {
+	raft.StableStore
+	of *resumption
+}
+
+// GetUint64 implements raft.StableStore.
+func (s resumedTerm) GetUint64(key []byte) (uint64, error) {
+	if s.of.starting.Load() && string(key) == raftlog.TermKey {
+		return s.of.at.raft - 1, nil
+	}
+	return s.StableStore.GetUint64(key)
+}
+
+// SetUint64 implements raft.StableStore.
+func (s resumedTerm) SetUint64(key []byte, value uint64) error {
+	if have, err := s.StableStore.GetUint64(key); err == nil && (have == value || string(key) == raftlog.TermKey && value < have) {
+		return nil
+	}
+	return s.StableStore.SetUint64(key, value)
+}
+
+// Set implements raft.StableStore.
+func (s resumedTerm) Set(key, value []byte) error {
+	if have, err := s.StableStore.Get(key); err == nil && bytes.Equal(have, value) && s.votedFor() {
+		return nil
+	}
+	return s.StableStore.Set(key, value)
+}
+
+// votedFor reports whether the stored vote is of the leader's term.
+func (s resumedTerm) votedFor() bool {
+	term, err := s.StableStore.GetUint64([]byte(raftlog.VoteTermKey))
+	return err == nil && term == s.of.at.raft
+}
+
+// resumedVotes gives a leader the votes of the other members in its own term: they have made it the leader.
+type resumedVotes struct {
+	transport
+	term uint64
+}
+
+// RequestVote implements raft.Transport.
+func (v resumedVotes) RequestVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	if args.Term == v.term {
+		*resp = raft.RequestVoteResponse{RPCHeader: args.RPCHeader, Term: args.Term, Granted: true}
+		return nil
+	}
+	return v.transport.RequestVote(id, addr, args, resp)
+}
+
+// reconfigure has the group take up changed settings if this node leads it.
+func (g *Group) reconfigure() {
+	i, r := g.read()
+	if r == nil {
+		i.settings.change()
+		return
+	}
+	if !r.leads {
+		return
+	}
+	if want := g.host.wantedSettings(&g.spec); want.Revision >= r.settings.GetRevision() && !proto.Equal(want, r.settings) {
+		g.wake()
+	}
+}
