@@ -67,6 +67,7 @@ func (a *applier) ApplyBatch(logs []*raft.Log) []any {
 	<-a.started
 	began := time.Now()
 	a.apply(logs)
+	a.usage.active.Store(began.UnixNano())
 	a.node.meters.applies.Observe(time.Since(began))
 	size, headers := 0, 0
 	for _, l := range logs {

@@ -42,6 +42,7 @@ type elections struct {
 	links links
 	kind  peer.Kind                   // of its messages
 	find  func(fsm.GroupID) electable // nil if there is none
+	sleep sleeping
 	// drains reports whether a node is about to stop; nil means that no node is.
 	drains func(node string) bool
 	slog   *slog.Logger
@@ -56,6 +57,14 @@ type elections struct {
 	window  window
 	waiting electionHeap      // those that wait for a place in the window
 	wants   map[string][]byte // items for other nodes, from routes here
+}
+
+// sleeping is what elections need of groups that sleep, or are to.
+type sleeping interface {
+	// heard returns the group that an item concerns if it wakes for that, or else the answer for it.
+	heard(from string, it item) (g electable, answer []byte)
+	asked(from string, items []item)  // to sleep
+	rested(from string, items []item) // who do
 }
 
 // links is what elections needs from the mesh.
@@ -445,11 +454,27 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 	var answer []byte
 	offers := map[string][]byte{}
 	var cessions []cession
+	var rest, rested []item
 	for len(items) >= itemSize {
 		it := parseItem(items)
 		items = items[itemSize:]
+		switch {
+		case !it.sound():
+			continue
+		case it.kind == itemRest:
+			rest = append(rest, it)
+			continue
+		case it.kind == itemRests:
+			rested = append(rested, it)
+			continue
+		}
 		g := e.find(it.group)
-		if g == nil || !it.sound() {
+		if g == nil && e.sleep != nil {
+			var of []byte
+			g, of = e.sleep.heard(from, it)
+			answer = append(answer, of...)
+		}
+		if g == nil {
 			continue
 		}
 		// A leader whose raft does not know yet that others have moved on to a later term steps
@@ -480,6 +505,10 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 			continue
 		}
 		e.note(from, it, now)
+	}
+	if e.sleep != nil {
+		e.sleep.asked(from, rest)
+		e.sleep.rested(from, rested)
 	}
 	for leader, items := range offers {
 		e.send(leader, items)
@@ -697,6 +726,8 @@ const (
 	itemWant       = 6    // somebody waits for a leader, perhaps at a node that is no member
 	itemWaits      = 7    // it is my turn to stand when my node has got other elections over
 	itemStands     = 8    // I stand in this term, which raft may not show yet
+	itemRest       = 9    // nothing happens in the group, which I lead; sleep if this is where your log ends
+	itemRests      = 10   // I do
 	itemBarred     = 0x80 // added to the kind
 	itemLearner    = 0x40 // likewise
 	itemSize       = 1 + 4 + 8 + 8 + 8

@@ -82,6 +82,7 @@ type instance struct {
 	throttle   throttle
 	usage      usage
 	sharing    sharing
+	began      int64         // when it was opened or woken, in ns
 	resumes    *record       // what it wakes from; nil: it is opened
 	resumed    atomic.Uint64 // the term that its leader has slept in, until it serves again
 	watched    atomic.Bool   // see watch
@@ -176,7 +177,7 @@ func newInstance(h *Host, shell *Group, log *slog.Logger) *instance {
 			id: spec.Group, node: h.config.Node, mesh: h.config.Mesh, slog: log, spawn: h.tasks.Go,
 			ending: make(chan struct{}), termChanged: func() { h.elections.termChanged(spec.Group) },
 		},
-		shell: shell, spec: spec, host: h,
+		shell: shell, spec: spec, host: h, began: time.Now().UnixNano(),
 	}
 	g.unsettled = func() { h.lag.note(g) }
 	release := func(indexes []uint64) { g.order.release(indexes) }

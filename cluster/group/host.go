@@ -74,6 +74,10 @@ type Config struct {
 	// Retained is how many bytes of queue logs the node may keep for lagging members of the groups
 	// it leads; 0: DefaultRetained.
 	Retained int64
+	// IdleAfter is for how long nothing has to happen in a group before it sleeps; 0: none does. AwakeTarget is how
+	// many groups stay awake all the same.
+	IdleAfter   time.Duration
+	AwakeTarget int
 	// KindElection is the message kind for elections, KindLearner that for learners.
 	KindElection, KindLearner peer.Kind
 }
@@ -89,6 +93,7 @@ type Host struct {
 	learners  *learners
 	snapshots *snapshots
 	watch     *watch
+	sleepers  *sleepers
 	lag       *lagWatch
 	admission *admission
 	catchUp   catchUpBudget
@@ -130,6 +135,8 @@ func NewHost(c Config) *Host {
 	h.snapshots = newSnapshots(h)
 	h.lag = newLagWatch(&h.config)
 	h.watch = newWatch(h)
+	h.sleepers = newSleepers(h)
+	h.elections.sleep = h.sleepers
 	return h
 }
 
@@ -137,8 +144,13 @@ func NewHost(c Config) *Host {
 func (h *Host) Start() {
 	h.elections.listen()
 	h.learners.listen()
+	h.config.Mesh.OnMissing(func(id fsm.GroupID) {
+		if g := h.groups.sleeper(id); g != nil {
+			g.call()
+		}
+	})
 	for _, run := range []func(stop <-chan struct{}){
-		h.ticker.run, h.elections.run, h.learners.run, h.snapshots.run, h.watch.run, h.observe,
+		h.ticker.run, h.elections.run, h.learners.run, h.snapshots.run, h.watch.run, h.observe, h.sleepers.run,
 		func(stop <-chan struct{}) { worker.Every(stop, lagEvery, h.checkLed) },
 	} {
 		h.done.Go(func() { run(h.stop) })
@@ -258,6 +270,7 @@ func (h *Host) PeerChanged(ev peer.Event) {
 		}
 	}
 	h.elections.peersChanged()
+	h.sleepers.peerChanged(ev)
 }
 
 // back has the members on a node that is back hear of this one, in every group that it leads.

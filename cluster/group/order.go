@@ -80,7 +80,14 @@ func (r replicated) opened() bool {
 
 func (r replicated) term() uint64 { return r.g.raft.Load().CurrentTerm() }
 
-func (r replicated) leader() string { return r.g.replica.leader() }
+// leader implements order. A follower that has slept remembers its leader until raft knows of another one.
+func (r replicated) leader() string {
+	leader, was := r.g.replica.leader(), r.g.resumes
+	if leader == "" && was != nil && !was.leads && r.term() == was.at.raft {
+		return was.leader
+	}
+	return leader
+}
 
 func (r replicated) applied() uint64 { return r.g.raft.Load().AppliedIndex() }
 

@@ -32,7 +32,9 @@ func TestReplay(t *testing.T) {
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	mustSubmit(t, g, enqueues(1, -1, "a", "b", "c"))
 	await(t, "messages", func() bool { return ready(g) == 3 })
-	await(t, "they are counted", func() bool { return g.in().usage.replay.Load() > 0 && g.in().raft.Load().AppliedIndex() == g.in().lastIndex() })
+	await(t, "they are counted", func() bool {
+		return g.in().usage.replay.Load() > 0 && g.in().raft.Load().AppliedIndex() == g.in().lastIndex()
+	})
 	replay := g.in().usage.replay.Load()
 
 	capture := func() *snapshot {

@@ -26,6 +26,8 @@ type Group struct {
 	ended    atomic.Bool // it wakes no more
 	calling  atomic.Bool // somebody is about to wake it, see call
 
+	sleepless atomic.Int64 // how many times longer than others it has to be idle before it sleeps
+
 	mu      sync.Mutex
 	waiting []Batch // submitted to a leader that is being woken, in order
 }

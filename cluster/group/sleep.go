@@ -45,6 +45,7 @@ type record struct {
 	snapshot int64  // index of the newest one; -1: there is none
 	deadline fsm.Time
 	settings *QueueConfig
+	since    time.Time
 	level    bool     // R1 holds: everything in the log is applied
 	failed   bool     // the machine has failed, or is at no entry that is known: the replica is opened from its disk
 	lacks    []string // members that may lack entries: their nodes were down
@@ -164,13 +165,22 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 	g.asleep.Store(r)
 	g.running.Store(nil)
 	g.host.groups.forget(i)
-	if !r.level || r.missed.Load() {
+	if !r.level || r.missed.Load() || g.host.config.Mesh.Waits(g.spec.Group) {
 		g.call()
 	}
 	if r.leads {
 		g.arm(r)
 	}
 	return true
+}
+
+// slept takes account of a nap: who is woken soon sleeps later next time.
+func (g *Group) slept(r *record) {
+	times := int64(1)
+	if time.Since(r.since) < 2*g.host.config.IdleAfter {
+		times = min(2*max(1, g.sleepless.Load()), sleepless)
+	}
+	g.sleepless.Store(times)
 }
 
 // doze has a leader take nothing more, if nothing is under way, and returns its term; a follower's is 0.
@@ -205,7 +215,7 @@ func (i *instance) rouse(led uint64) {
 
 // rest ends the instance and records where it was. If the record is not level, the group has to be woken again.
 func (i *instance) rest(led uint64) (r *record) {
-	r = &record{leads: led != 0, leader: i.order.leader(), replay: i.usage.replay.Load(), store: i.store, snapshot: i.order.snapshot()}
+	r = &record{since: time.Now(), leads: led != 0, leader: i.order.leader(), replay: i.usage.replay.Load(), store: i.store, snapshot: i.order.snapshot()}
 	future := i.raft.Load().GetConfiguration()
 	r.config, r.configAt = future.Configuration(), future.Index()
 	r.members = i.Configuration()
@@ -262,6 +272,7 @@ func (g *Group) wake() *instance {
 	case g.ended.Load():
 		return nil
 	}
+	g.slept(r)
 	i := g.host.resume(g, r)
 	g.settle(i, r)
 	return i

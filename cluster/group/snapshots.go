@@ -58,6 +58,8 @@ type usage struct {
 	fitted         atomic.Bool   // the number of trailing entries fits their size
 	entries, bytes atomic.Uint64 // since the last snapshot
 	replay         atomic.Int64  // bytes of headers since then: the next start applies them again
+	active         atomic.Int64  // when an entry was last applied, in ns; 0: none was
+	writing        atomic.Int32  // snapshots that are being written
 }
 
 // applied notes that so many entries of so many bytes were applied.
@@ -255,6 +257,8 @@ func (g *instance) Snapshot(ctx context.Context) error {
 
 // snapshot writes a snapshot and waits for it.
 func (g *instance) snapshot() error {
+	g.usage.writing.Add(1)
+	defer g.usage.writing.Add(-1)
 	err := g.raft.Load().Snapshot().Error()
 	if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
 		g.slog.Warn("snapshot failed", "error", err)

@@ -194,7 +194,10 @@ func TestTransferToLoser(t *testing.T) {
 		return next.Leading() != 0 && next.Term() == loser.Term()
 	})
 	v.set(loser.in().node, false)
-	await(t, "it follows, in its own way", func() bool { role, _ := loser.in().role(); return role == raft.Candidate && loser.Leader() == next.in().node })
+	await(t, "it follows, in its own way", func() bool {
+		role, _ := loser.in().role()
+		return role == raft.Candidate && loser.Leader() == next.in().node
+	})
 	await(t, "the leadership goes there", func() bool {
 		return loser.Leading() != 0 || next.Transfer(loser.in().node) == nil && loser.Leading() != 0
 	})

@@ -157,6 +157,13 @@ func (m *Mesh) TransportOfLeader(group fsm.GroupID, v Validator) raft.Transport 
 	})
 }
 
+// Waits reports whether requests wait for a group that this node has none of.
+func (m *Mesh) Waits(group fsm.GroupID) bool {
+	m.groups.mu.RLock()
+	defer m.groups.mu.RUnlock()
+	return len(m.groups.early.byGroup[group]) > 0
+}
+
 // OnMissing has f called when a request has come for a group that this node has none of yet, and waits for it. f
 // must not block.
 func (m *Mesh) OnMissing(f func(fsm.GroupID)) { m.groups.missing.Store(&f) }

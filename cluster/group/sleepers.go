@@ -1,0 +1,340 @@
+package group
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/worker"
+	"github.com/quorate/quorate/fsm"
+)
+
+const (
+	// Leaders are looked at sleepChecks times in the time for which they have to be idle, or more often.
+	sleepChecks      = 4
+	longestSleepWait = time.Second
+	// restingAtOnce is how many groups of a node fall asleep at a time, and wakesPerSecond how many are woken for
+	// the reason that a node came or went, where nobody waits.
+	restingAtOnce  = 4
+	wakesPerSecond = 500
+	// dueSoon is how long before something is due a group is woken whose leader's node has died.
+	dueSoon = fsm.Millis(10_000)
+	// sleepless bounds how many times longer a group is idle before it sleeps again if it was soon woken each time.
+	sleepless = 32
+)
+
+// sleepers puts groups to sleep in which nothing happens: first those of their members whose nodes are up, then the
+// leader. It wakes those that need a leader, or whose members may lack something.
+type sleepers struct {
+	host   *Host
+	after  time.Duration // how long a group is idle; 0: none sleeps
+	target int           // so many stay awake
+
+	mu    sync.Mutex
+	rests map[fsm.GroupID]*rest // of leaders whose members are being put to sleep
+}
+
+// rest is which members of a group sleep.
+type rest struct {
+	at     recordedAt
+	asleep map[string]bool
+	found  bool // idle in the present check
+}
+
+func newSleepers(h *Host) *sleepers {
+	return &sleepers{host: h, after: h.config.IdleAfter, target: h.config.AwakeTarget, rests: map[fsm.GroupID]*rest{}}
+}
+
+// run looks for groups that may sleep until stop is closed.
+func (s *sleepers) run(stop <-chan struct{}) {
+	if s.after > 0 {
+		worker.Every(stop, min(s.after/sleepChecks, longestSleepWait), s.check)
+	}
+}
+
+// idleGroup is a leader in whose group nothing happens.
+type idleGroup struct {
+	*instance
+	at recordedAt
+}
+
+// check asks the members of idle groups to sleep, those first in which nothing has happened for longest.
+func (s *sleepers) check() {
+	h := s.host
+	if h.config.Version() < timerless {
+		return
+	}
+	now, awake := time.Now(), 0
+	var idle []idleGroup
+	for _, i := range h.groups.replicas(func(*instance) bool { return true }) {
+		awake++
+		if now.Sub(i.lastActive()) < s.after*time.Duration(max(1, i.shell.sleepless.Load())) {
+			continue
+		}
+		if at, ok := i.idle(s.after); ok {
+			idle = append(idle, idleGroup{i, at})
+		}
+	}
+	slices.SortFunc(idle, func(a, b idleGroup) int { return a.lastActive().Compare(b.lastActive()) })
+	s.ask(idle[:max(0, min(len(idle), awake-s.target))])
+}
+
+// ask has the other members of groups sleep, and then the leaders.
+func (s *sleepers) ask(idle []idleGroup) {
+	items := map[string][]byte{}
+	var ready []*Group
+	s.mu.Lock()
+	for _, i := range idle {
+		id := i.spec.Group
+		r := s.rests[id]
+		if r == nil || r.at != i.at {
+			r = &rest{at: i.at, asleep: map[string]bool{}}
+			s.rests[id] = r
+		}
+		r.found = true
+		if s.awaits(i.instance, r, func(node string) {
+			i.remind(node)
+			items[node] = appendItem(items[node], item{kind: itemRest, group: id, term: i.at.raft, position: i.at.logPosition})
+		}) == 0 {
+			ready = append(ready, i.shell)
+		}
+	}
+	for id, r := range s.rests {
+		if !r.found {
+			delete(s.rests, id)
+		}
+		r.found = false
+	}
+	s.mu.Unlock()
+	for node, list := range items {
+		s.host.elections.send(node, list)
+	}
+	s.lie(ready)
+}
+
+// awaits counts the members that are up and do not sleep, and calls f for each.
+func (s *sleepers) awaits(i *instance, r *rest, f func(node string)) (n int) {
+	for _, m := range i.Configuration() {
+		if m.Node != i.node && !r.asleep[m.Node] && i.mesh.Alive(m.Node) {
+			n++
+			f(m.Node)
+		}
+	}
+	return n
+}
+
+// lie puts leaders to sleep whose members do.
+func (s *sleepers) lie(ready []*Group) {
+	if len(ready) == 0 {
+		return
+	}
+	s.host.tasks.Go(func() {
+		worker.Each(restingAtOnce, ready, func(_ int, g *Group) {
+			g.sleep(func(i *instance) bool {
+				at, ok := i.idle(s.after)
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				r := s.rests[g.spec.Group]
+				return ok && r != nil && r.at == at && s.awaits(i, r, func(string) {}) == 0
+			})
+		})
+	})
+}
+
+// asked puts replicas to sleep whose leaders ask for that, and answers for those that do.
+func (s *sleepers) asked(from string, items []item) {
+	if len(items) == 0 {
+		return
+	}
+	s.host.tasks.Go(func() {
+		asleep := make([]bool, len(items))
+		worker.Each(restingAtOnce, items, func(n int, it item) { asleep[n] = s.follow(from, it) })
+		var answer []byte
+		for n, it := range items {
+			if asleep[n] {
+				it.kind = itemRests
+				answer = appendItem(answer, it)
+			}
+		}
+		if len(answer) > 0 {
+			s.host.elections.send(from, answer)
+		}
+	})
+}
+
+// follow puts a replica to sleep that has everything its leader has.
+func (s *sleepers) follow(from string, it item) bool {
+	g := s.host.Group(it.group)
+	if g == nil || g.IsLocal() {
+		return false
+	}
+	want := recordedAt{it.position, it.term}
+	g.sleep(func(i *instance) bool { return i.follows(from, want) })
+	r := g.asleep.Load()
+	return r != nil && !r.leads && r.at == want && r.level
+}
+
+// rested takes up that members sleep.
+func (s *sleepers) rested(from string, items []item) {
+	var ready []*Group
+	s.mu.Lock()
+	for _, it := range items {
+		r := s.rests[it.group]
+		if r == nil || r.at != (recordedAt{it.position, it.term}) {
+			continue
+		}
+		r.asleep[from] = true
+		if i := s.host.groups.replica(it.group); i != nil && s.awaits(i, r, func(string) {}) == 0 {
+			ready = append(ready, i.shell)
+		}
+	}
+	s.mu.Unlock()
+	s.lie(ready)
+}
+
+// down wakes the groups whose leader's node has died: at once those in which something is soon due, the others when
+// it has been away for deathPatience. Who waits for one of them wakes it.
+func (s *sleepers) down(node string) {
+	h := s.host
+	soon := h.config.Clock.Now() + fsm.Time(dueSoon)
+	orphans := h.groups.sleepers(func(_ *Group, r *record) bool { return r.leader == node && !r.leads })
+	if len(orphans) == 0 {
+		return
+	}
+	dead := func() bool { return !h.config.Mesh.Alive(node) }
+	h.tasks.Go(func() {
+		var rest []*Group
+		for _, g := range orphans {
+			if r := g.asleep.Load(); r != nil && r.deadline != 0 && r.deadline < soon {
+				g.wake()
+			} else {
+				rest = append(rest, g)
+			}
+		}
+		for end := time.Now().Add(deathPatience); time.Now().Before(end); {
+			if !dead() || !h.pause(longestSleepWait/sleepChecks) {
+				return
+			}
+		}
+		s.wakeAll(rest, dead)
+	})
+}
+
+// up wakes the groups led here of which a node may lack something.
+func (s *sleepers) up(node string) {
+	h := s.host
+	lacking := h.groups.sleepers(func(_ *Group, r *record) bool { return r.leads && slices.Contains(r.lacks, node) })
+	if len(lacking) > 0 {
+		h.tasks.Go(func() { s.wakeAll(lacking, func() bool { return h.config.Mesh.Alive(node) }) })
+	}
+}
+
+// wakeAll wakes groups one after the other, as long as there is a reason.
+func (s *sleepers) wakeAll(all []*Group, reason func() bool) {
+	for _, g := range all {
+		if !g.Asleep() {
+			continue
+		}
+		if !reason() || !s.host.pause(time.Second/wakesPerSecond) {
+			return
+		}
+		g.wake()
+	}
+}
+
+// pause waits, and reports whether the host goes on.
+func (h *Host) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-h.tasks.Life().Done():
+		return false
+	}
+}
+
+// heard gives the group that an item of another node concerns, which sleeps; nil: it goes on sleeping. An answer is
+// given for it.
+func (s *sleepers) heard(from string, it item) (g electable, answer []byte) {
+	shell := s.host.groups.sleeper(it.group)
+	if shell == nil {
+		return nil, nil
+	}
+	r := shell.asleep.Load()
+	if r == nil {
+		return s.instance(shell), nil
+	}
+	led := !r.leads && r.leader != from && s.host.config.Mesh.Alive(r.leader)
+	switch {
+	case it.kind == itemAsk && led && it.term <= r.at.raft:
+		return nil, appendItem(nil, item{kind: itemLed, group: it.group, term: r.at.raft, position: r.at.logPosition})
+	case it.kind == itemAsk, it.kind == itemOutOfReach, it.kind == itemOffer, !led && !r.leads, s.host.withdrawn.Load():
+		return s.instance(shell), nil
+	}
+	return nil, nil
+}
+
+// instance wakes a group for an election.
+func (s *sleepers) instance(g *Group) electable {
+	if i := g.wake(); i != nil {
+		return i
+	}
+	return nil
+}
+
+// PeerChanged passes on that a node has come or gone.
+func (s *sleepers) peerChanged(ev peer.Event) {
+	if ev.Up {
+		s.up(ev.Node)
+	} else {
+		s.down(ev.Node)
+	}
+}
+
+// lastActive is when the group last applied something, or woke.
+func (i *instance) lastActive() time.Time {
+	return time.Unix(0, max(i.usage.active.Load(), i.began))
+}
+
+// idle returns where the log of a leader ends if nothing happens in its group, and nothing is due for so long.
+func (i *instance) idle(long time.Duration) (at recordedAt, ok bool) {
+	term, leads := i.leadsIn()
+	switch {
+	case !leads, i.leadership.term.Load() != term, i.barred(), i.proposer.busy(), i.watched.Load(), i.handover.moving.Load(), i.handover.under.Load(), i.usage.writing.Load() > 0:
+		return at, false
+	}
+	is := i.raft.Load()
+	last := is.LastIndex()
+	if is.CommitIndex() != last || is.AppliedIndex() != last || i.lastStored() != last {
+		return at, false
+	}
+	for _, m := range i.Configuration() {
+		if !m.Voter || m.Node != i.node && i.mesh.Alive(m.Node) && i.reached(m.Node, term).Index < last {
+			return at, false
+		}
+	}
+	at = recordedAt{i.positionOf(last), term}
+	return at, at.term != 0 && i.applier.rests(func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
+}
+
+// follows reports whether a replica has all that a leader has, and has applied it.
+func (i *instance) follows(leader string, want recordedAt) bool {
+	is := i.raft.Load()
+	role, term := i.role()
+	return role == raft.Follower && term == want.raft && i.leader() == leader && !i.isLearner() && !i.barred() && i.usage.writing.Load() == 0 &&
+		is.LastIndex() == want.index && is.AppliedIndex() == want.index && i.lastStored() == want.index && i.logEnd() == want.logPosition
+}
+
+// rests reports whether the machine waits for nothing before a deadline that is far, and has all settings.
+func (a *applier) rests(far func(deadline fsm.Time) bool, s *settings) bool {
+	if !a.mu.TryLock() {
+		return false
+	}
+	defer a.mu.Unlock()
+	d := a.machine.NextDeadline()
+	return !a.stopped && (d == 0 || far(d)) && a.machine.Stats().Outbox.Messages == 0 && !s.wait(a.machine.Config())
+}
