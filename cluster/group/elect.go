@@ -474,8 +474,8 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 			g, of = e.sleep.heard(from, it)
 			answer = append(answer, of...)
 		}
-		if g == nil {
-			continue
+		if g == nil || it.kind == itemIdle {
+			continue // a leader that is awake asks
 		}
 		// A leader whose raft does not know yet that others have moved on to a later term steps
 		// down: they accept nothing from it.
@@ -728,6 +728,7 @@ const (
 	itemStands     = 8    // I stand in this term, which raft may not show yet
 	itemRest       = 9    // nothing happens in the group, which I lead; sleep if this is where your log ends
 	itemRests      = 10   // I do
+	itemIdle       = 11   // I follow you, my log ends here, and I do not sleep
 	itemBarred     = 0x80 // added to the kind
 	itemLearner    = 0x40 // likewise
 	itemSize       = 1 + 4 + 8 + 8 + 8

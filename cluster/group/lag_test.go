@@ -236,7 +236,7 @@ func TestLagWatchIsNotified(t *testing.T) {
 	all := c.replicas(1)
 	during := func(f func()) {
 		for _, r := range all {
-			w := r.in().host.lag
+			w := r.host.lag
 			await(t, "the group is not noted", func() bool {
 				w.mu.Lock()
 				if r.in().complete.noted.Load() {

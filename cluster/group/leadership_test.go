@@ -101,11 +101,11 @@ func TestNobodyTakesOverInVain(t *testing.T) {
 		t.Errorf("a follower takes over in term %d", term)
 	}
 	g := all[0]
-	g.in().host.withdrawn.Store(true)
+	g.host.withdrawn.Store(true)
 	if term := (replicated{g.in()}).catchUp(); term != 0 {
 		t.Errorf("the leader of a node that has withdrawn takes over in term %d", term)
 	}
-	g.in().host.withdrawn.Store(false)
+	g.host.withdrawn.Store(false)
 }
 
 // Raft may tell of a leader whose node has died since: the group is looked

@@ -37,7 +37,7 @@ func (g *instance) openRaft() error {
 	}
 	switch {
 	case g.resumes != nil:
-		o.resumes = &resumption{record: g.resumes, node: g.node}
+		o.resumes = &resumption{record: g.resumes, started: make(chan struct{})}
 	case !g.spec.Joins && !g.isLearner():
 		o.founders = g.spec.Members
 	}

@@ -158,10 +158,13 @@ func (r *replica) run(o *opening, check *entryCheck, stable raft.StableStore, sn
 func (r *replica) resume(o *opening, check *entryCheck) error {
 	of, t, stable := o.resumes, r.transport, r.stable()
 	if of.leads {
-		t, stable = resumedVotes{t, of.at.raft}, resumedTerm{stable, of}
+		t, stable = resumedVotes{t, of}, resumedTerm{stable, of}
 	}
 	of.starting.Store(true)
-	defer of.starting.Store(false)
+	defer func() {
+		of.starting.Store(false)
+		close(of.started)
+	}()
 	o.config.NoSnapshotRestoreOnStart = true
 	return r.run(o, check, stable, resumedSnapshots{r.log.Snapshots(), of}, o.transport(t))
 }

@@ -365,8 +365,8 @@ func (g *Group) fire() {
 // resumption is how raft starts where it was, rather than from what is on disk.
 type resumption struct {
 	*record
-	node     string
-	starting atomic.Bool // NewRaft has not returned
+	starting atomic.Bool   // NewRaft has not returned
+	started  chan struct{} // closed when it has, and the replica knows its raft
 }
 
 // snapshots shows raft one snapshot while it starts: the machine as it is.
@@ -431,12 +431,13 @@ func (s resumedTerm) votedFor() bool {
 // resumedVotes gives a leader the votes of the other members in its own term: they have made it the leader.
 type resumedVotes struct {
 	transport
-	term uint64
+	of *resumption
 }
 
 // RequestVote implements raft.Transport.
 func (v resumedVotes) RequestVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	if args.Term == v.term {
+	if args.Term == v.of.at.raft {
+		<-v.of.started // a leader replicates
 		*resp = raft.RequestVoteResponse{RPCHeader: args.RPCHeader, Term: args.Term, Granted: true}
 		return nil
 	}

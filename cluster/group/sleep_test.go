@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/fsm/queue"
 )
 
-// in returns the instance of a group that is awake.
-func (g *Group) in() *instance { return g.running.Load() }
+// in returns the instance of a group, which is woken for that.
+func (g *Group) in() *instance { return g.wake() }
 
 // sleepy lets groups sleep that are idle for a moment.
 func sleepy(c *Config) {
@@ -69,7 +69,7 @@ func TestGroupSleepsAndWakes(t *testing.T) {
 			t.Fatal("the leadership has moved")
 		}
 		for _, r := range all {
-			if r.in() != nil || r.Term() != term || r.Leader() != g.Leader() || r.Progress().Applied != g.AppliedIndex() || ready(r) != n {
+			if r.running.Load() != nil || r.Term() != term || r.Leader() != g.Leader() || r.Progress().Applied != g.AppliedIndex() || ready(r) != n {
 				t.Fatalf("the record of %s says %+v, %d ready", r.host.config.Node, r.Progress(), ready(r))
 			}
 		}
@@ -114,4 +114,30 @@ func TestSleeperIsWokenForDeadline(t *testing.T) {
 			t.Error("nothing has died")
 		}
 	})
+}
+
+// What a group does while it falls asleep and wakes all the time, and its leader changes, is what its log says.
+func TestTermsWithSleep(t *testing.T) {
+	for _, d := range append(disturbances[:len(disturbances):len(disturbances)], disturbance{"sleeps", (*terms).sleeps}) {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			c := mustTerms(t, sleepy)
+			c.traffic(20)
+			c.sleeps()
+			d.do(c)
+			c.traffic(20)
+			c.sleeps()
+			d.do(c)
+			c.verify()
+		})
+	}
+}
+
+// sleeps: all replicas sleep, and whichever is asked first wakes them.
+func (c *terms) sleeps() {
+	c.rest()
+	c.mustSleep(1)
+	c.publish(10, -1)
+	c.rest()
+	c.gather()
 }

@@ -41,6 +41,7 @@ type sleepers struct {
 type rest struct {
 	at     recordedAt
 	asleep map[string]bool
+	asked  bool // once, in vain: the members may not know what is committed
 	found  bool // idle in the present check
 }
 
@@ -69,14 +70,22 @@ func (s *sleepers) check() {
 	}
 	now, awake := time.Now(), 0
 	var idle []idleGroup
+	items := map[string][]byte{}
 	for _, i := range h.groups.replicas(func(*instance) bool { return true }) {
 		awake++
 		if now.Sub(i.lastActive()) < s.after*time.Duration(max(1, i.shell.sleepless.Load())) {
 			continue
 		}
-		if at, ok := i.idle(s.after); ok {
+		at, leads := i.idle(s.after)
+		if leads {
 			idle = append(idle, idleGroup{i, at})
+		} else if leader := i.Leader(); leader != "" && leader != i.node && h.config.Mesh.Alive(leader) {
+			_, term := i.role()
+			items[leader] = appendItem(items[leader], item{kind: itemIdle, group: i.spec.Group, term: term, position: i.logEnd()})
 		}
+	}
+	for node, list := range items {
+		h.elections.send(node, list)
 	}
 	slices.SortFunc(idle, func(a, b idleGroup) int { return a.lastActive().Compare(b.lastActive()) })
 	s.ask(idle[:max(0, min(len(idle), awake-s.target))])
@@ -96,11 +105,14 @@ func (s *sleepers) ask(idle []idleGroup) {
 		}
 		r.found = true
 		if s.awaits(i.instance, r, func(node string) {
-			i.remind(node)
+			if r.asked {
+				i.remind(node)
+			}
 			items[node] = appendItem(items[node], item{kind: itemRest, group: id, term: i.at.raft, position: i.at.logPosition})
 		}) == 0 {
 			ready = append(ready, i.shell)
 		}
+		r.asked = true
 	}
 	for id, r := range s.rests {
 		if !r.found {
@@ -268,6 +280,13 @@ func (s *sleepers) heard(from string, it item) (g electable, answer []byte) {
 	if r == nil {
 		return s.instance(shell), nil
 	}
+	if it.kind == itemIdle {
+		if r.leads && r.level && r.at == (recordedAt{it.position, it.term}) {
+			it.kind = itemRest
+			return nil, appendItem(nil, it)
+		}
+		return nil, nil
+	}
 	led := !r.leads && r.leader != from && s.host.config.Mesh.Alive(r.leader)
 	switch {
 	case it.kind == itemAsk && led && it.term <= r.at.raft:
@@ -325,7 +344,7 @@ func (i *instance) idle(long time.Duration) (at recordedAt, ok bool) {
 func (i *instance) follows(leader string, want recordedAt) bool {
 	is := i.raft.Load()
 	role, term := i.role()
-	return role == raft.Follower && term == want.raft && i.leader() == leader && !i.isLearner() && !i.barred() && i.usage.writing.Load() == 0 &&
+	return role == raft.Follower && term == want.raft && i.Leader() == leader && !i.isLearner() && !i.barred() && i.usage.writing.Load() == 0 &&
 		is.LastIndex() == want.index && is.AppliedIndex() == want.index && i.lastStored() == want.index && i.logEnd() == want.logPosition
 }
 

@@ -77,6 +77,7 @@ func (v *valve) set(node string, shut bool) {
 // the replicas do is compared with what the log says.
 type terms struct {
 	*trio
+	tune  []any
 	valve *valve
 	runs  []*termsRun // of hosts, as they were started
 	log   map[uint64]*raft.Log
@@ -122,8 +123,9 @@ type termsCommand struct {
 	payload []byte
 }
 
-func mustTerms(t *testing.T) *terms {
+func mustTerms(t *testing.T, tune ...any) *terms {
 	c := &terms{
+		tune:  tune,
 		valve: &valve{shut: map[string]bool{}, conns: map[*valveConn]bool{}},
 		log:   map[uint64]*raft.Log{}, samples: map[uint64][32]byte{}, accepted: map[uint64]fsm.Ref{},
 		times: map[fsm.Ref]int{}, requeued: map[fsm.Ref]bool{},
@@ -132,7 +134,7 @@ func mustTerms(t *testing.T) *terms {
 		return &termsStream{id: fsm.SessionID{Node: 1, Boot: 5, Num: n}, next: 1, answers: map[uint64]fsm.Code{}, submitted: map[termsSubmission]int{}, light: light}
 	}
 	c.publisher, c.consumer = stream(1, false), stream(2, true)
-	c.trio = mustTrio(t, c.valve.tune)
+	c.trio = mustTrio(t, append(tune, c.valve.tune)...)
 	for i, h := range c.hosts {
 		c.runs = append(c.runs, &termsRun{name: trioNames[i], outside: h.outside})
 	}
@@ -150,7 +152,7 @@ func (c *terms) restart(i int) {
 		c.t.Fatal(err)
 	}
 	c.nodes[name] = l
-	c.hosts[i] = mustHostOf(c.t, c.hosts[i].dir, name, c.nodes, slog.New(slog.NewTextHandler(c.trio.log, nil)), c.valve.tune)
+	c.hosts[i] = mustHostOf(c.t, c.hosts[i].dir, name, c.nodes, slog.New(slog.NewTextHandler(c.trio.log, nil)), append(c.tune, c.valve.tune)...)
 	c.runs = append(c.runs, &termsRun{name: name, outside: c.hosts[i].outside})
 	c.mustOpenAt(c.hosts[i], 1)
 }
@@ -169,7 +171,7 @@ func (s *termsStream) submit(g *Group, all []*termsCommand) error {
 		for _, x := range part {
 			b.Commands = AppendCommand(b.Commands, x.cmd)
 			b.Count++
-			s.submitted[termsSubmission{g.in().host.config.Outside, x.cmd.Seq}]++
+			s.submitted[termsSubmission{g.host.config.Outside, x.cmd.Seq}]++
 			if x.payload != nil {
 				b.Payloads = append(b.Payloads, x.payload)
 				b.Bytes += len(x.payload)
@@ -338,7 +340,7 @@ func (c *terms) traffic(n int) {
 }
 
 // at is the number of the host of a replica.
-func (c *terms) at(g *Group) int { return slices.Index(trioNames, g.in().host.config.Node) }
+func (c *terms) at(g *Group) int { return slices.Index(trioNames, g.host.config.Node) }
 
 // elect has a host win an election, or another one that is not left out; the client
 // goes on meanwhile.
@@ -358,6 +360,7 @@ func (c *terms) elect(i int, but ...int) *Group {
 		}
 		if time.Since(stood) > time.Second { // its log may be too short, or a link is broken
 			stood = time.Now()
+			c.hosts[i].Group(1).in()
 			c.hosts[i].mesh.Campaign(1)
 			if i++; i == len(c.hosts) {
 				i = 0
