@@ -32,6 +32,7 @@ type Stats struct {
 
 	Phase       queue.Phase
 	InUse       bool // it has a consumer, or a get that is not settled
+	Listed      bool // it has a consumer, or one that is cancelled and has not settled all
 	DeadLetters bool // messages that expire become dead letters
 
 	Priority   uint8        // of the ready messages, if all have the same
@@ -77,6 +78,10 @@ func StatsOf(m *queue.Machine) Stats {
 	if all.Consumers > 0 || u != (Use{}) {
 		u.Capacity = queue.CapacityOf(m)
 		s.Use = &u
+	}
+	for range m.Consumers() {
+		s.Listed = true
+		break
 	}
 	if hasRest(all) {
 		s.Rest = &all
