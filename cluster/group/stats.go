@@ -57,6 +57,17 @@ func (g *Group) Stats() (s Stats) {
 	return s
 }
 
+// Any is every group, for Those.
+func Any(*Group) bool { return true }
+
+// Those returns the groups for which f is true, in any order: Groups sorts. f must be quick.
+func (h *Host) Those(f func(g *Group) bool) []*Group {
+	r := &h.groups
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return appendThose(appendThose(nil, r.replicated, f), r.local, f)
+}
+
 // StatsOf reads a machine. O(consumers).
 func StatsOf(m *queue.Machine) Stats {
 	all, config, next := m.Stats(), m.Config(), m.Outlook()
