@@ -60,7 +60,11 @@ func NewQueues(n *Nodes, c QueuesConfig) *Queues {
 // Stats asks the leaders of queues for their stats; without ids, of all queues. Queues that have
 // ended, and those without a leader that answers, are missing.
 func (q *Queues) Stats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]Queue {
-	replies, n := q.askAll(ctx, ids), 0
+	return q.stats(ctx, false, ids)
+}
+
+func (q *Queues) stats(ctx context.Context, asIs bool, ids []fsm.QueueID) map[fsm.QueueID]Queue {
+	replies, n := q.askAll(ctx, asIs, ids), 0
 	for _, reply := range replies {
 		n += len(reply.Queues)
 	}
@@ -78,11 +82,16 @@ func (q *Queues) Stats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]
 	return all
 }
 
+// StatsAsIs is Stats of many queues in turns: what is due in them is not done first.
+func (q *Queues) StatsAsIs(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]Queue {
+	return q.stats(ctx, true, ids)
+}
+
 // Activity returns the same as the leaders' raw answers, for callers that need to know when queues
 // were last in use. It includes queues that have ended.
 func (q *Queues) Activity(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]*peerpb.QueueStats {
 	all := map[fsm.QueueID]*peerpb.QueueStats{}
-	for _, reply := range q.askAll(ctx, ids) {
+	for _, reply := range q.askAll(ctx, false, ids) {
 		for _, s := range reply.Queues {
 			all[fsm.QueueID(s.Queue)] = s
 		}
@@ -90,8 +99,8 @@ func (q *Queues) Activity(ctx context.Context, ids ...fsm.QueueID) map[fsm.Queue
 	return all
 }
 
-func (q *Queues) askAll(ctx context.Context, ids []fsm.QueueID) map[string]*peerpb.QueueStatsReply {
-	req := &peerpb.QueueStatsRequest{Queues: numbers(ids), ExpiringWithin: withinFor(ids)}
+func (q *Queues) askAll(ctx context.Context, asIs bool, ids []fsm.QueueID) map[string]*peerpb.QueueStatsReply {
+	req := &peerpb.QueueStatsRequest{Queues: numbers(ids), ExpiringWithin: withinFor(ids), AsIs: asIs}
 	return Everywhere(ctx, q.nodes, "read the stats of queues", answerWait, q.c.Kind, req, q.answer).Of
 }
 
@@ -109,6 +118,9 @@ func (q *Queues) answer(req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
 	end := time.Now().Add(expireWait)
 	if req.AsIs {
 		end = time.Time{}
+	}
+	if of := columnsOf(req.Columns); of != nil {
+		return q.answerColumns(req, of, end)
 	}
 	r := &peerpb.QueueStatsReply{}
 	for g := range q.led(req.Queues) {
