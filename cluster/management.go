@@ -145,7 +145,7 @@ func (n *Node) openStats() {
 		Resources: n.alarm, Watchdog: n.watchdog, Draining: func() bool { return n.placement.Draining() }, Serving: n.ready.Load, Lacks: n.ready.missing,
 	})
 	n.stats = stats.NewQueues(nodes, stats.QueuesConfig{
-		Kind: self.KindQueueStats, ConsumersKind: self.KindConsumers, Host: n.host, Catalog: n.catalog,
+		Kind: self.KindQueueStats, ConsumersKind: self.KindConsumers, Groups: stats.GroupsOf(n.host), Catalog: n.catalog,
 		TimeoutsKind: self.KindTimeouts, TimeKind: self.KindTime, Clock: n.clock.Steady, Sessions: n.sessions.ConsumingSessions, Timeouts: n.queues.Timeouts.List,
 	})
 	n.traffic = stats.NewTraffic(nodes, stats.TrafficConfig{

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/traffic"
@@ -88,7 +89,7 @@ func (n *Node) objectMetrics() metrics.Objects {
 			byChannel[channel] = c
 		}
 	})
-	for _, g := range n.host.Groups() {
+	for _, g := range n.host.Those(group.Any) {
 		of := g.Spec()
 		q := metrics.Queue{VHost: of.VHost, Name: of.Name, Counts: byQueue[of.Queue]}
 		delete(byQueue, of.Queue)
@@ -97,13 +98,13 @@ func (n *Node) objectMetrics() metrics.Objects {
 		}
 		if !g.IsLocal() {
 			p := g.Progress()
+			p.Voters = nil // they are not shown
 			q.Raft, q.Snapshot = &p, g.SnapshotIndex()
 		}
 		if g.Leading() != 0 {
-			g.View(func(m *queue.Machine) {
-				s := m.Stats()
-				q.Led, q.Capacity = &s, queue.CapacityOf(m).Share(n.clock.Steady())
-			})
+			s := g.Stats()
+			q.Led = &metrics.Lengths{Ready: s.Ready, Unacknowledged: s.Unacknowledged, Consumers: s.Consumers}
+			q.Capacity = s.Capacity(n.clock.Steady())
 		}
 		all.Queues = append(all.Queues, q)
 	}

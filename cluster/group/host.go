@@ -314,13 +314,13 @@ func (h *Host) learnerGroup(id fsm.GroupID) learnerGroup {
 
 // Learners returns the groups whose replicas on this node do not vote, ordered by number.
 func (h *Host) Learners() []*Group {
-	return slices.DeleteFunc(h.Groups(), func(g *Group) bool { return g.Doubt() == nil })
+	return sorted(h.Those(func(g *Group) bool { return g.Doubt() != nil }))
 }
 
 // Quarantined returns the groups that do not lead on this node because their work has panicked,
 // ordered by number.
 func (h *Host) Quarantined() []*Group {
-	return slices.DeleteFunc(h.Groups(), func(g *Group) bool { return g.Quarantined() == nil })
+	return sorted(h.Those(func(g *Group) bool { return g.Quarantined() != nil }))
 }
 
 // Panics returns the number of panics in work for groups since the node started.
@@ -412,6 +412,11 @@ func (r *registry) all() []*Group {
 	all := slices.AppendSeq(make([]*Group, 0, len(r.replicated)+len(r.local)), maps.Values(r.replicated))
 	all = slices.AppendSeq(all, maps.Values(r.local))
 	r.mu.RUnlock()
+	return sorted(all)
+}
+
+// sorted sorts groups by number.
+func sorted(all []*Group) []*Group {
 	slices.SortFunc(all, func(a, b *Group) int { return int(a.spec.Group) - int(b.spec.Group) })
 	return all
 }

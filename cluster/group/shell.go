@@ -315,7 +315,7 @@ func (g *Group) Barrier(timeout time.Duration) error {
 // Expire proposes ticks until nothing is due, so that counts read afterwards include no expired
 // message. It gives up after timeout.
 func (g *Group) Expire(timeout time.Duration) error {
-	if r := g.asleep.Load(); r != nil && r.leads && (r.deadline == 0 || r.deadline > r.now(g.host)) {
+	if r := g.asleep.Load(); r != nil && r.leads && (r.stats.NextDeadline == 0 || r.stats.NextDeadline > r.now(g.host)) {
 		return nil
 	}
 	if i := g.wake(); i != nil {

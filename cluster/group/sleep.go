@@ -34,7 +34,7 @@ const (
 //	R3: while it sleeps nobody writes its log, term or vote.
 //	R4: leads ⇒ this process has put it to sleep: a record does not outlive its process.
 //	R5: every request of raft wakes the group first.
-//	R6: deadline is the machine's; the leader's node wakes the group for it.
+//	R6: stats are the machine's, the deadline among them: the leader's node wakes the group for it.
 type record struct {
 	at       recordedAt
 	leads    bool
@@ -43,7 +43,7 @@ type record struct {
 	config   raft.Configuration
 	configAt uint64 // index of the entry with it
 	snapshot int64  // index of the newest one; -1: there is none
-	deadline fsm.Time
+	stats    Stats
 	settings *QueueConfig
 	since    time.Time
 	level    bool     // R1 holds: everything in the log is applied
@@ -127,9 +127,9 @@ func (h *Host) restored(spec Spec, state []byte) *queue.Machine {
 
 // keep puts the machine into the record.
 func (r *record) keep(m *queue.Machine) error {
-	r.deadline, r.settings = m.NextDeadline(), m.Config()
+	r.stats, r.settings = StatsOf(m), m.Config()
 	view := m.Snapshot()
-	if s := m.Stats(); s.Ready.Messages+s.Unacknowledged.Messages > 0 || s.Consumers > 0 {
+	if s := &r.stats; s.Ready.Messages+s.Unacknowledged.Messages > 0 || s.Consumers > 0 {
 		r.machine = m
 		return nil
 	}
@@ -346,16 +346,16 @@ func (h *Host) resume(g *Group, r *record) *instance {
 
 // arm has the node wake the group when something is due.
 func (g *Group) arm(r *record) {
-	if r.deadline != 0 {
-		g.host.ticker.arm(g, r.stamper.Wait(r.deadline), 0)
+	if r.stats.NextDeadline != 0 {
+		g.host.ticker.arm(g, r.stamper.Wait(r.stats.NextDeadline), 0)
 	}
 }
 
 // fire implements alarmed: what the machine waits for may be due.
 func (g *Group) fire() {
 	switch r := g.asleep.Load(); {
-	case r == nil || r.deadline == 0:
-	case r.stamper.Wait(r.deadline) > 0:
+	case r == nil || r.stats.NextDeadline == 0:
+	case r.stamper.Wait(r.stats.NextDeadline) > 0:
 		g.arm(r)
 	default:
 		g.call()

@@ -220,7 +220,7 @@ func (s *sleepers) down(node string) {
 	h.tasks.Go(func() {
 		var rest []*Group
 		for _, g := range orphans {
-			if r := g.asleep.Load(); r != nil && r.deadline != 0 && r.deadline < soon {
+			if r := g.asleep.Load(); r != nil && r.stats.NextDeadline != 0 && r.stats.NextDeadline < soon {
 				g.wake()
 			} else {
 				rest = append(rest, g)

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/cluster/traffic"
-	"github.com/quorate/quorate/fsm/queue"
 )
 
 // TestRabbitMQDashboards: the panels of RabbitMQ's dashboards, and its alert rules, find the metrics
@@ -19,7 +18,7 @@ func TestRabbitMQDashboards(t *testing.T) {
 	}
 	known := map[string]bool{}
 	h := handlerOf(t, func() Objects {
-		return Objects{Queues: []Queue{{VHost: "/", Name: "q", Led: &queue.Stats{}, Counts: &traffic.Counts{}}}}
+		return Objects{Queues: []Queue{{VHost: "/", Name: "q", Led: &Lengths{}, Counts: &traffic.Counts{}}}}
 	})
 	for _, path := range []string{"/metrics", "/metrics/detailed?family=queue_coarse_metrics&family=queue_consumer_count"} {
 		for _, name := range regexp.MustCompile(`(?m)^[a-z0-9_]+`).FindAllString(scraped(t, h, path), -1) {

@@ -1,15 +1,17 @@
 package metrics
 
 import (
+	"io"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/traffic"
-	"github.com/quorate/quorate/fsm/queue"
 )
 
 // Objects are those that a node knows by itself: the queues of which it has a replica, and what its
@@ -25,7 +27,7 @@ type Objects struct {
 type Queue struct {
 	VHost, Name string
 	Type        string          // as it was declared, whether it is replicated or not
-	Led         *queue.Stats    // nil: the node does not lead it
+	Led         *Lengths        // nil: the node does not lead it
 	Capacity    float64         // of its consumers, see queue.Capacity; if the node leads it
 	Counts      *traffic.Counts // of the node's clients; nil: there are none
 	Raft        *group.Progress // of the node's replica; nil: it has none, or keeps no log
@@ -105,8 +107,7 @@ func (m *Metrics) detailed(w http.ResponseWriter, r *http.Request) {
 	m.writeObjects(newScrape(w), byFamily, rows, q["vhost"])
 }
 
-// writeObjects writes one metric after the other, so that it holds one at a time. vhosts empty: of
-// all.
+// writeObjects writes one metric after the other, line by line. vhosts empty: of all.
 func (m *Metrics) writeObjects(to *scrape, prefix string, rows []objectMetric, vhosts []string) {
 	source := m.objects.Load()
 	if source == nil || len(rows) == 0 {
@@ -116,27 +117,58 @@ func (m *Metrics) writeObjects(to *scrape, prefix string, rows []objectMetric, v
 	if len(vhosts) > 0 {
 		all.keep(vhosts)
 	}
-	for _, row := range rows {
-		name, help, kind := prefix+row.name, row.help, dto.MetricType_GAUGE
-		if row.kind == counter {
-			kind = dto.MetricType_COUNTER
+	l := lines{to: to}
+	for i := range rows {
+		if l.row, l.name, l.head = &rows[i], prefix+rows[i].name, false; !to.failed {
+			rows[i].read(&all, &l)
 		}
-		f := &dto.MetricFamily{Name: &name, Help: &help, Type: &kind}
-		row.read(&all, func(value float64, labels ...string) {
-			x := &dto.Metric{}
-			for i, label := range row.labels {
-				x.Label = append(x.Label, &dto.LabelPair{Name: &label, Value: &labels[i]})
-			}
-			if row.kind == counter {
-				x.Counter = &dto.Counter{Value: &value}
-			} else {
-				x.Gauge = &dto.Gauge{Value: &value}
-			}
-			f.Metric = append(f.Metric, x)
-		})
-		to.write(f)
+	}
+	l.flush()
+}
+
+// lines writes metrics of objects in the text format, in pieces of about pieceSize.
+type lines struct {
+	to    *scrape
+	row   *objectMetric
+	name  string
+	head  bool // of the metric is written: it has a value
+	piece []byte
+}
+
+const pieceSize = 64 << 10
+
+func (l *lines) add(value float64, labels ...string) {
+	p := l.piece
+	if !l.head {
+		p = append(append(append(p, "# HELP "...), l.name...), ' ')
+		p = append(append(p, helpEscapes.Replace(l.row.help)...), "\n# TYPE "...)
+		p = append(append(append(append(p, l.name...), ' '), kinds[l.row.kind]...), '\n')
+		l.head = true
+	}
+	p = append(p, l.name...)
+	for i, label := range l.row.labels {
+		p = append(append(append(p, "{,"[min(i, 1)]), label...), '=', '"')
+		p = append(append(p, labelEscapes.Replace(labels[i])...), '"')
+	}
+	p = strconv.AppendFloat(append(p, '}', ' '), value, 'g', -1, 64)
+	if l.piece = append(p, '\n'); len(l.piece) >= pieceSize {
+		l.flush()
 	}
 }
+
+func (l *lines) flush() {
+	if !l.to.failed {
+		_, err := l.to.out.Write(l.piece)
+		l.to.failed = err != nil // the client is gone
+	}
+	l.piece = l.piece[:0]
+}
+
+// What the text format escapes in a help text, and in a label.
+var (
+	helpEscapes  = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
+	labelEscapes = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
+)
 
 // keep leaves the objects of vhosts.
 func (o *Objects) keep(vhosts []string) {
@@ -149,6 +181,7 @@ func (o *Objects) keep(vhosts []string) {
 
 // scrape is an answer in the text format, which every scraper accepts.
 type scrape struct {
+	out    io.Writer
 	encode expfmt.Encoder
 	failed bool
 }
@@ -156,7 +189,7 @@ type scrape struct {
 func newScrape(w http.ResponseWriter) *scrape {
 	format := expfmt.NewFormat(expfmt.TypeTextPlain)
 	w.Header().Set("Content-Type", string(format))
-	return &scrape{encode: expfmt.NewEncoder(w, format)}
+	return &scrape{out: w, encode: expfmt.NewEncoder(w, format)}
 }
 
 // write writes a metric that has values.

@@ -54,19 +54,33 @@ func one[T int | int64 | uint64 | float64](value func(s *Stats) T) func(*Stats, 
 	return func(s *Stats, add emit) { add(float64(value(s))) }
 }
 
-// number is a number of a queue, or of several summed up.
-type number func(q *queue.Stats) uint64
+// Lengths are how much a queue has, or several together.
+type Lengths struct {
+	Ready, Unacknowledged queue.Count
+	Consumers             int
+}
 
-func ready(q *queue.Stats) uint64        { return q.Ready.Messages }
-func unacked(q *queue.Stats) uint64      { return q.Unacknowledged.Messages }
-func messages(q *queue.Stats) uint64     { return ready(q) + unacked(q) }
-func readyBytes(q *queue.Stats) uint64   { return q.Ready.Bytes }
-func unackedBytes(q *queue.Stats) uint64 { return q.Unacknowledged.Bytes }
-func messageBytes(q *queue.Stats) uint64 { return readyBytes(q) + unackedBytes(q) }
-func consumers(q *queue.Stats) uint64    { return uint64(q.Consumers) }
+// number is a number of a queue, or of several summed up.
+type number func(q *Lengths) uint64
+
+func ready(q *Lengths) uint64        { return q.Ready.Messages }
+func unacked(q *Lengths) uint64      { return q.Unacknowledged.Messages }
+func messages(q *Lengths) uint64     { return ready(q) + unacked(q) }
+func readyBytes(q *Lengths) uint64   { return q.Ready.Bytes }
+func unackedBytes(q *Lengths) uint64 { return q.Unacknowledged.Bytes }
+func messageBytes(q *Lengths) uint64 { return readyBytes(q) + unackedBytes(q) }
+func consumers(q *Lengths) uint64    { return uint64(q.Consumers) }
+
+// sumOf is a number of the queues that the node leads, summed up, which each of them has in the table of objects.
+func sumOf(n number) func(*Stats, emit) {
+	return one(func(s *Stats) uint64 {
+		l := &s.Queues.Led
+		return n(&Lengths{Ready: l.Ready, Unacknowledged: l.Unacknowledged, Consumers: l.Consumers})
+	})
+}
 
 // ofLed is a number of the queues that the node leads, summed up.
-func ofLed(n number) func(*Stats, emit) {
+func ofLed(n func(q *queue.Stats) uint64) func(*Stats, emit) {
 	return one(func(s *Stats) uint64 { return n(&s.Queues.Led.Stats) })
 }
 
@@ -287,10 +301,10 @@ var table = []metric{
 	{"rabbitmq_queues_deleted_total", counter, nil, "Queues that clients of this node have deleted", one(func(s *Stats) uint64 { return s.Counts.All[traffic.QueueDeleted] })},
 
 	{"rabbitmq_queues", gauge, nil, "Queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Queues })},
-	{"rabbitmq_consumers", gauge, nil, "Consumers of the queues that this node leads", ofLed(consumers)},
-	{"rabbitmq_queue_consumers", gauge, nil, "Consumers of the queues that this node leads", ofLed(consumers)},
-	{"rabbitmq_queue_messages_ready", gauge, nil, "Messages that are ready in the queues that this node leads", ofLed(ready)},
-	{"rabbitmq_queue_messages_unacked", gauge, nil, "Messages that are delivered and unacknowledged in the queues that this node leads", ofLed(unacked)},
+	{"rabbitmq_consumers", gauge, nil, "Consumers of the queues that this node leads", sumOf(consumers)},
+	{"rabbitmq_queue_consumers", gauge, nil, "Consumers of the queues that this node leads", sumOf(consumers)},
+	{"rabbitmq_queue_messages_ready", gauge, nil, "Messages that are ready in the queues that this node leads", sumOf(ready)},
+	{"rabbitmq_queue_messages_unacked", gauge, nil, "Messages that are delivered and unacknowledged in the queues that this node leads", sumOf(unacked)},
 	{"quorate_queue_messages_scheduled", gauge, nil, "Scheduled messages in the queues that this node leads, excluding those of delayed exchanges", ofLed(func(q *queue.Stats) uint64 { return q.Scheduled.Messages })},
 	{"quorate_queue_messages_delayed_retry", gauge, nil, "Returned messages that wait to be retried, in the queues that this node leads", ofLed(func(q *queue.Stats) uint64 { return q.Delayed.Messages })},
 	{"quorate_queue_messages_locked", gauge, nil, "Unacknowledged messages with a lock, in the queues that this node leads", ofLed(func(q *queue.Stats) uint64 { return uint64(q.Locked) })},
@@ -315,10 +329,10 @@ var table = []metric{
 	}},
 	{"quorate_queue_tick_lag_seconds", gauge, nil, "Seconds by which the earliest deadline of the queues that this node leads is overdue; 0: none is", one(func(s *Stats) float64 { return float64(s.Queues.Led.Times.TickLag) / 1000 })},
 	{"quorate_queue_clock_skew_seconds", gauge, nil, "Seconds by which the log of a queue that this node leads is ahead of the node's clock, at most; 0: none is", one(func(s *Stats) float64 { return float64(s.Queues.Led.Times.Ahead) / 1000 })},
-	{"rabbitmq_queue_messages", gauge, nil, "Messages that are ready or unacknowledged in the queues that this node leads", ofLed(messages)},
-	{"rabbitmq_queue_messages_ready_bytes", gauge, nil, "Payload bytes of the messages that are ready in the queues that this node leads", ofLed(readyBytes)},
-	{"rabbitmq_queue_messages_unacked_bytes", gauge, nil, "Payload bytes of the unacknowledged messages in the queues that this node leads", ofLed(unackedBytes)},
-	{"rabbitmq_queue_messages_bytes", gauge, nil, "Payload bytes of the messages that are ready or unacknowledged in the queues that this node leads", ofLed(messageBytes)},
+	{"rabbitmq_queue_messages", gauge, nil, "Messages that are ready or unacknowledged in the queues that this node leads", sumOf(messages)},
+	{"rabbitmq_queue_messages_ready_bytes", gauge, nil, "Payload bytes of the messages that are ready in the queues that this node leads", sumOf(readyBytes)},
+	{"rabbitmq_queue_messages_unacked_bytes", gauge, nil, "Payload bytes of the unacknowledged messages in the queues that this node leads", sumOf(unackedBytes)},
+	{"rabbitmq_queue_messages_bytes", gauge, nil, "Payload bytes of the messages that are ready or unacknowledged in the queues that this node leads", sumOf(messageBytes)},
 	{"quorate_consumer_timeouts_total", counter, nil, "Messages that were returned to their queue because a consumer held them for too long, while this node led the queue", one(func(s *Stats) uint64 { return s.Queues.TimedOut })},
 	{"quorate_consumer_timeout_actions_total", counter, []string{"action"}, "Actions on clients of this node after consumer timeouts. action: cancel (a consumer was cancelled), suspend (one was suspended, each time), channel_close (the channel was closed, as the client does not support cancellation), get (the channel was closed, for a delivery of basic.get)", func(s *Stats, add emit) {
 		t := &s.Traffic.Timeouts

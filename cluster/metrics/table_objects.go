@@ -14,7 +14,7 @@ type objectMetric struct {
 	kind   kind
 	labels []string
 	help   string
-	read   func(o *Objects, add emit)
+	read   func(o *Objects, to *lines)
 }
 
 var (
@@ -26,10 +26,10 @@ var (
 
 // led is a metric of the queues that the node leads.
 func led[N uint64 | float64](family, name, help string, value func(q *Queue) N) objectMetric {
-	return objectMetric{family, name, gauge, queueLabels, help, func(o *Objects, add emit) {
+	return objectMetric{family, name, gauge, queueLabels, help, func(o *Objects, to *lines) {
 		for i := range o.Queues {
 			if q := &o.Queues[i]; q.Led != nil {
-				add(float64(value(q)), q.VHost, q.Name)
+				to.add(float64(value(q)), q.VHost, q.Name)
 			}
 		}
 	}}
@@ -50,10 +50,10 @@ func kept(replicated bool, n number) func(q *Queue) uint64 {
 
 // ofQueue is a count of what the node's clients do with a queue.
 func ofQueue(name, help string, of traffic.Counter) objectMetric {
-	return objectMetric{"queue_delivery_metrics", name, counter, queueLabels, help, func(o *Objects, add emit) {
+	return objectMetric{"queue_delivery_metrics", name, counter, queueLabels, help, func(o *Objects, to *lines) {
 		for i := range o.Queues {
 			if q := &o.Queues[i]; q.Counts != nil {
-				add(float64(q.Counts[of]), q.VHost, q.Name)
+				to.add(float64(q.Counts[of]), q.VHost, q.Name)
 			}
 		}
 	}}
@@ -61,10 +61,10 @@ func ofQueue(name, help string, of traffic.Counter) objectMetric {
 
 // ofReplica is a metric of the replicas on the node.
 func ofReplica(name string, k kind, help string, value func(q *Queue) float64) objectMetric {
-	return objectMetric{"ra_metrics", name, k, queueLabels, help, func(o *Objects, add emit) {
+	return objectMetric{"ra_metrics", name, k, queueLabels, help, func(o *Objects, to *lines) {
 		for i := range o.Queues {
 			if q := &o.Queues[i]; q.Raft != nil {
-				add(value(q), q.VHost, q.Name)
+				to.add(value(q), q.VHost, q.Name)
 			}
 		}
 	}}
@@ -72,28 +72,28 @@ func ofReplica(name string, k kind, help string, value func(q *Queue) float64) o
 
 // ofExchange is a count of what the node's clients publish.
 func ofExchange(name, help string, of traffic.Counter) objectMetric {
-	return objectMetric{"exchange_metrics", name, counter, exchangeLabels, help, func(o *Objects, add emit) {
+	return objectMetric{"exchange_metrics", name, counter, exchangeLabels, help, func(o *Objects, to *lines) {
 		for i := range o.Exchanges {
-			add(float64(o.Exchanges[i].Counts[of]), o.Exchanges[i].VHost, o.Exchanges[i].Name)
+			to.add(float64(o.Exchanges[i].Counts[of]), o.Exchanges[i].VHost, o.Exchanges[i].Name)
 		}
 	}}
 }
 
 // ofChannel is a metric of the channels of the node's clients.
 func ofChannel(name, help string, value func(c *Channel) int) objectMetric {
-	return objectMetric{"channel_metrics", name, gauge, channelLabels, help, func(o *Objects, add emit) {
+	return objectMetric{"channel_metrics", name, gauge, channelLabels, help, func(o *Objects, to *lines) {
 		for i := range o.Channels {
-			add(float64(value(&o.Channels[i])), o.Channels[i].Name)
+			to.add(float64(value(&o.Channels[i])), o.Channels[i].Name)
 		}
 	}}
 }
 
 // byChannel is a count of what a channel has done.
 func byChannel(family, name, help string, of traffic.Counter) objectMetric {
-	return objectMetric{family, name, counter, channelLabels, help, func(o *Objects, add emit) {
+	return objectMetric{family, name, counter, channelLabels, help, func(o *Objects, to *lines) {
 		for i := range o.Channels {
 			if c := &o.Channels[i]; c.Counts != nil {
-				add(float64(c.Counts[of]), c.Name)
+				to.add(float64(c.Counts[of]), c.Name)
 			}
 		}
 	}}
@@ -101,9 +101,9 @@ func byChannel(family, name, help string, of traffic.Counter) objectMetric {
 
 // ofConnection is a metric of the connections of the node's clients.
 func ofConnection(family, name string, k kind, help string, value func(c *Connection) float64) objectMetric {
-	return objectMetric{family, name, k, connectionLabels, help, func(o *Objects, add emit) {
+	return objectMetric{family, name, k, connectionLabels, help, func(o *Objects, to *lines) {
 		for i := range o.Connections {
-			add(value(&o.Connections[i]), o.Connections[i].Name)
+			to.add(value(&o.Connections[i]), o.Connections[i].Name)
 		}
 	}}
 }
@@ -123,10 +123,10 @@ var objectTable = []objectMetric{
 	led("queue_metrics", "queue_messages_persistent_bytes", "Payload bytes of the messages of a queue that has replicas; 0 if it has none", kept(true, messageBytes)),
 	led("queue_metrics", "queue_messages_ram", "Messages of a queue that has no replicas; 0 if it has some", kept(false, messages)),
 	led("queue_metrics", "queue_messages_ram_bytes", "Payload bytes of the messages of a queue that has no replicas; 0 if it has some", kept(false, messageBytes)),
-	{"queue_metrics", "queue_info", gauge, []string{"vhost", "queue", "queue_type", "membership"}, "Always 1: the queue's type, and whether this node is its leader or a follower", func(o *Objects, add emit) {
+	{"queue_metrics", "queue_info", gauge, []string{"vhost", "queue", "queue_type", "membership"}, "Always 1: the queue's type, and whether this node is its leader or a follower", func(o *Objects, to *lines) {
 		for i := range o.Queues {
 			if kind, role := o.Queues[i].kind(); role != "" {
-				add(1, o.Queues[i].VHost, o.Queues[i].Name, kind, role)
+				to.add(1, o.Queues[i].VHost, o.Queues[i].Name, kind, role)
 			}
 		}
 	}},

@@ -372,22 +372,28 @@ func (w *responder) choose(failure *api.Failure) bool {
 
 // answerListing answers with the rows of a listing.
 func answerListing[T, R any](w *responder, q url.Values, l *listing[T], rows []R) {
-	all, err := objects(rows)
-	if err != nil {
+	all, err := rowsOf(rows, q.Get("columns"))
+	switch {
+	case err != nil:
 		w.failed(err)
-		return
+	case l.page == nil:
+		w.answer(http.StatusOK, all)
+	default:
+		l.page.Items = all
+		w.answer(http.StatusOK, l.page)
 	}
-	if columns := q.Get("columns"); columns != "" {
-		for i, row := range all {
-			all[i] = choose(row, strings.Split(columns, ","))
-		}
+}
+
+// rowsOf returns what JSON shows of rows: the named columns; empty: all.
+func rowsOf[R any](rows []R, columns string) (any, error) {
+	if columns == "" {
+		return orEmpty(rows), nil
 	}
-	if l.page == nil {
-		w.answer(http.StatusOK, orEmpty(all))
-		return
+	all, err := objects(rows)
+	for i, row := range all {
+		all[i] = choose(row, strings.Split(columns, ","))
 	}
-	l.page.Items = orEmpty(all)
-	w.answer(http.StatusOK, l.page)
+	return orEmpty(all), err
 }
 
 // objects converts items into their JSON objects.
@@ -554,8 +560,17 @@ func choose(row map[string]any, columns []string) map[string]any {
 
 // cut leaves one page of the items, if one was asked for.
 func (l *listing[T]) cut(q url.Values) *api.Failure {
+	from, to, failure := l.bounds(q)
+	if failure == nil {
+		l.items = l.items[from:to]
+	}
+	return failure
+}
+
+// bounds says which of the items, in their order, are the page that was asked for: all, if none was.
+func (l *listing[T]) bounds(q url.Values) (from, to int, failure *api.Failure) {
 	if !q.Has("page") && !q.Has("page_size") {
-		return nil
+		return 0, len(l.items), nil
 	}
 	number, size := 1, defaultPage
 	for name, value := range map[string]*int{"page": &number, "page_size": &size} {
@@ -564,21 +579,21 @@ func (l *listing[T]) cut(q url.Values) *api.Failure {
 		}
 		n, err := strconv.Atoi(q.Get(name))
 		if err != nil {
-			return &api.Failure{Error: "bad_request", Reason: "Pagination parameters are invalid"}
+			return 0, 0, &api.Failure{Error: "bad_request", Reason: "Pagination parameters are invalid"}
 		}
 		*value = n
 	}
 	if number < 1 || size < 1 || size > largestPage {
-		return &api.Failure{Error: "invalid_pagination_parameters", Reason: fmt.Sprintf(
+		return 0, 0, &api.Failure{Error: "invalid_pagination_parameters", Reason: fmt.Sprintf(
 			"Invalid pagination parameters: page number %s, page size %s", orUndefined(q, "page"), orUndefined(q, "page_size"))}
 	}
 	pages := max(1, (len(l.items)+size-1)/size)
 	if number > pages {
-		return &api.Failure{Error: "page_out_of_range", Reason: fmt.Sprintf("Page out of range, page: %d page size: %d, len: %d", number, size, len(l.items))}
+		return 0, 0, &api.Failure{Error: "page_out_of_range", Reason: fmt.Sprintf("Page out of range, page: %d page size: %d, len: %d", number, size, len(l.items))}
 	}
-	l.items = l.items[(number-1)*size : min(number*size, len(l.items))]
-	l.page = &api.Page{FilteredCount: l.filtered, TotalCount: l.total, Page: number, PageSize: size, PageCount: pages, ItemCount: len(l.items)}
-	return nil
+	from, to = (number-1)*size, min(number*size, len(l.items))
+	l.page = &api.Page{FilteredCount: l.filtered, TotalCount: l.total, Page: number, PageSize: size, PageCount: pages, ItemCount: to - from}
+	return from, to, nil
 }
 
 func orUndefined(q url.Values, name string) string {

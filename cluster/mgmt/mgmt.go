@@ -129,6 +129,10 @@ type Queues interface {
 	// Stats asks the leaders of queues for their stats; without ids, of all queues. Queues without
 	// a leader that answers are missing.
 	Stats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]stats.Queue
+	// StatsAsIs is Stats for a part of a long list: what is due in the queues is not done first.
+	StatsAsIs(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]stats.Queue
+	// Numbers asks the leaders of all queues for a few numbers of each, see stats.NewNumbers.
+	Numbers(ctx context.Context, soon bool, names ...string) *stats.Numbers
 	// Consumers asks the leaders of queues for their consumers; without ids,
 	// of all queues.
 	Consumers(ctx context.Context, ids ...fsm.QueueID) []stats.Consumer

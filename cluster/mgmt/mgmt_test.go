@@ -161,6 +161,18 @@ func (w *world) Stats(_ context.Context, ids ...fsm.QueueID) map[fsm.QueueID]sta
 	return all
 }
 
+func (w *world) StatsAsIs(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]stats.Queue {
+	return w.Stats(ctx, ids...)
+}
+
+func (w *world) Numbers(ctx context.Context, soon bool, names ...string) *stats.Numbers {
+	n := stats.NewNumbers(soon, names...)
+	for id, q := range w.Stats(ctx) {
+		n.Add(id, &q)
+	}
+	return n
+}
+
 func (w *world) Connections(context.Context) []api.Connection { return w.clients }
 
 func (w *world) Channels(context.Context) []api.Channel { return slices.Clone(w.channels) }

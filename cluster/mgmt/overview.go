@@ -15,7 +15,6 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
-	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -52,18 +51,21 @@ func (ov overview) get(w *responder, r *request) {
 	for _, name := range catalog.ExchangeTypes() {
 		o.ExchangeTypes = append(o.ExchangeTypes, api.ExchangeType{Name: name, Enabled: true})
 	}
-	byQueue := ov.queues.Stats(r.Context())
+	numbers := ov.queues.Numbers(r.Context(), true, summedUp...)
 	vhosts, _ := r.vhosts()
 	for _, vhost := range vhosts {
 		o.ObjectTotals.Exchanges += 1 + len(r.view.Exchanges(vhost)) // the default one has no record
-		for _, q := range r.view.QueuesOf(vhost) {
+		for q := range r.view.EachQueueOf(vhost) {
 			o.ObjectTotals.Queues++
-			if f, ok := byQueue[q.ID]; ok {
-				o.QueueTotals.Totals.Add(&f.QueueStats)
-				o.QueueTotals.Expiry.Add(f.NextExpiryAt, f.Expiring)
-				o.ObjectTotals.Consumers += f.Consumers
-			} else {
+			n := numbers.Of(q.ID)
+			if n == nil {
 				o.QueueTotals.Unknown++
+				continue
+			}
+			addNumbers(&o.QueueTotals.Totals, n)
+			o.ObjectTotals.Consumers += n[consumerCount]
+			if at := int64(n[nextExpiry]); at != 0 {
+				o.QueueTotals.Expiry.Add(&at, numbers.Expiring(q.ID))
 			}
 		}
 	}
@@ -126,12 +128,35 @@ func listenersOf(s *api.Status) (list []api.NodeListener, contexts []api.Context
 	return list, contexts
 }
 
+// Places in summedUp.
+const (
+	consumerCount = iota
+	nextExpiry
+	inTotals // from here on: those of addNumbers
+)
+
+// summedUp are the numbers of queues of which there are sums.
+var summedUp = []string{
+	"consumers", "next_expiry_at",
+	"messages", "messages_ready", "messages_unacknowledged", "messages_scheduled", "messages_delayed", "message_bytes_delayed", "messages_dlx",
+	"messages_dlx_waiting", "message_bytes", "message_bytes_dlx",
+}
+
+// addNumbers adds those of a queue.
+func addNumbers(t *api.Totals, numbers []uint64) {
+	for i, to := range [...]*uint64{
+		&t.Messages, &t.Ready, &t.Unacknowledged, &t.Scheduled, &t.Delayed, &t.DelayedBytes, &t.DeadLetters, &t.DeadWaiting, &t.Bytes, &t.DeadLetterBytes,
+	} {
+		*to += numbers[inTotals+i]
+	}
+}
+
 // totals sums up the queues of one vhost.
-func totals(v *catalog.View, vhost string, byQueue map[fsm.QueueID]stats.Queue) *api.Totals {
+func totals(v *catalog.View, vhost string, numbers *stats.Numbers) *api.Totals {
 	t := &api.Totals{}
-	for _, q := range v.QueuesOf(vhost) {
-		if f, ok := byQueue[q.ID]; ok {
-			t.Add(&f.QueueStats)
+	for q := range v.EachQueueOf(vhost) {
+		if n := numbers.Of(q.ID); n != nil {
+			addNumbers(t, n)
 		} else {
 			t.Unknown++
 		}

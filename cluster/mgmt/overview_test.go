@@ -40,10 +40,10 @@ func TestOverview(t *testing.T) {
 	w.queue("/", "silent", false)
 	w.queue("hidden", "h", false)
 	w.stats["q"] = stats.Queue{QueueStats: api.QueueStats{
-		Messages: 10, Ready: 1, Unacknowledged: 2, Scheduled: 3, DeadLetters: 4, DeadLettersWaiting: 1, Bytes: 100, DeadLetterBytes: 40, Consumers: 5,
+		Messages: 10, Ready: 1, Unacknowledged: 2, Scheduled: 3, DeadLetters: 4, DeadLettersWaiting: 1, Bytes: 100, DeadLetterBytes: 40, Consumers: 5, Delayed: 6, DelayedBytes: 60,
 	}}
 	w.stats["h"] = stats.Queue{QueueStats: api.QueueStats{Messages: 1, DeadLetters: 1}}
-	q := api.Totals{Unknown: 1, Messages: 10, Ready: 1, Unacknowledged: 2, Scheduled: 3, DeadLetters: 4, DeadWaiting: 1, Bytes: 100, DeadLetterBytes: 40}
+	q := api.Totals{Unknown: 1, Messages: 10, Ready: 1, Unacknowledged: 2, Scheduled: 3, DeadLetters: 4, DeadWaiting: 1, Bytes: 100, DeadLetterBytes: 40, Delayed: 6, DelayedBytes: 60}
 	both := q
 	both.Messages, both.DeadLetters = 11, 5
 	exchanges := 1 + len(w.View().Exchanges("/"))

@@ -1,7 +1,11 @@
 package mgmt
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -36,56 +40,187 @@ func (qs queues) list(w *responder, r *request) {
 	}
 	var all []*catalog.Queue
 	for _, vhost := range vhosts {
-		all = append(all, r.view.QueuesOf(vhost)...)
+		all = slices.AppendSeq(all, r.view.EachQueueOf(vhost))
 	}
 	q := r.URL.Query()
 	l := listing[*catalog.Queue]{items: all, total: len(all)}
 	if !w.choose(l.filter(q, func(x **catalog.Queue) string { return (*x).Name })) {
 		return
 	}
-	leaders := sync.OnceValue(func() map[fsm.QueueID]stats.Queue { return qs.queues.Stats(r.Context()) })
-	if !w.choose(qs.narrow(q, r.view, &l, leaders)) {
+	numbers := qs.numbers(r)
+	if !w.choose(qs.narrow(q, r.view, &l, numbers)) {
 		return
 	}
-	if key := q.Get("sort"); key != "" {
-		qs.sort(r, &l, strings.Split(key, "."), leaders)
-	}
-	if !w.choose(l.cut(q)) {
+	from, to, failure := l.bounds(q)
+	if !w.choose(failure) {
 		return
 	}
-	answerListing(w, q, &l, qs.describeAll(r, l.items))
+	l.items = qs.sort(r, l.items, vhosts, numbers).part(from, to)
+	if l.page == nil && len(l.items) > largestPage {
+		qs.stream(w, r, l.items)
+		return
+	}
+	answerListing(w, q, &l, qs.describeAll(r, l.items, false))
 }
 
-// sort sorts queues by a value. all are the stats of all queues, and asked for only if it takes the
-// leaders to know it.
-func (qs queues) sort(r *request, l *listing[*catalog.Queue], path []string, all func() map[fsm.QueueID]stats.Queue) {
-	about := func(q *catalog.Queue) api.Queue { return api.Queue{Name: q.Name, VHost: q.VHost} }
-	if path[0] != "name" && path[0] != "vhost" {
-		var byQueue map[fsm.QueueID]stats.Queue
-		var report *traffic.Report
-		if shows(path[0], trafficColumns...) {
-			report = qs.traffic.Traffic(r.Context(), traffic.Query{Of: peerpb.TrafficRequest_QUEUES})
-		} else if needsLeader(path[0]) {
-			byQueue = all()
-		}
-		var f stats.Queue // one for all: it is large
-		about = func(q *catalog.Queue) api.Queue {
-			var ok bool
-			f, ok = byQueue[q.ID]
-			switch {
-			case report != nil:
-				return trafficAlone(report, q.ID, path)
-			case ok && path[0] != "node" && path[0] != "settings_in_force":
-				return api.Queue{Leader: &f.Leader, QueueStats: &f.QueueStats}
-			}
-			return qs.describe(r.view, q, byQueue)
+// numbers asks for the numbers of all queues that it takes to filter and to sort them, once somebody needs them.
+func (qs queues) numbers(r *request) func() *stats.Numbers {
+	names := []string{"messages_ready"} // to ask for nothing is to ask for all
+	for _, name := range []string{r.URL.Query().Get("sort"), "consumers_timed_out", "lease_expires_at"} {
+		if stats.IsNumber(name) && !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
+	return sync.OnceValue(func() *stats.Numbers { return qs.queues.Numbers(r.Context(), false, names...) })
+}
+
+// sort prepares to sort queues, as the request says, or by the order of the vhosts and the name.
+func (qs queues) sort(r *request, items []*catalog.Queue, vhosts []string, numbers func() *stats.Numbers) *ordered {
+	o := &ordered{rows: make([]orderedQueue, len(items)), vhosts: map[string]int{}, reverse: r.URL.Query().Get("sort_reverse") == "true"}
+	for i, vhost := range vhosts {
+		o.vhosts[vhost] = i
+	}
+	for i, q := range items {
+		o.rows[i].of = q
+	}
+	if key := r.URL.Query().Get("sort"); key != "" {
+		value := qs.key(r, key, numbers)
+		o.byValue = true
+		for i, q := range items {
+			o.rows[i].value = value(q)
+		}
+	}
+	return o
+}
+
+// key returns the value of a queue to sort by.
+func (qs queues) key(r *request, key string, numbers func() *stats.Numbers) func(q *catalog.Queue) any {
+	switch {
+	case key == "name":
+		return func(q *catalog.Queue) any { return q.Name }
+	case key == "vhost":
+		return func(q *catalog.Queue) any { return q.VHost }
+	case key == "type":
+		return func(q *catalog.Queue) any { return q.Type() }
+	case key == "leader":
+		return func(q *catalog.Queue) any {
+			if leader := numbers().Leader(q.ID); leader != "" {
+				return leader
+			}
+			return nil
+		}
+	case stats.IsNumber(key):
+		instant := strings.HasSuffix(key, "_at")
+		return func(q *catalog.Queue) any {
+			n, ok := numbers().Number(q.ID, key)
+			if !ok || instant && n == 0 {
+				return nil
+			}
+			return float64(n)
+		}
+	}
+	path := strings.Split(key, ".")
+	describe := qs.described(r, path)
 	var d api.Queue
-	l.sort(r.URL.Query(), func(q **catalog.Queue) any {
-		d = about(*q)
+	return func(q *catalog.Queue) any {
+		d = describe(q)
 		return valueAt(reflect.ValueOf(&d), path)
-	}, func(q **catalog.Queue) any { return (*q).Name })
+	}
+}
+
+// described returns what describes a queue as far as a path of keys says.
+func (qs queues) described(r *request, path []string) func(q *catalog.Queue) api.Queue {
+	var byQueue map[fsm.QueueID]stats.Queue
+	if shows(path[0], trafficColumns...) {
+		report := qs.traffic.Traffic(r.Context(), traffic.Query{Of: peerpb.TrafficRequest_QUEUES})
+		return func(q *catalog.Queue) api.Queue { return trafficAlone(report, q.ID, path) }
+	}
+	if needsLeader(path[0]) {
+		byQueue = qs.queues.Stats(r.Context())
+	}
+	var f stats.Queue // one for all: it is large
+	return func(q *catalog.Queue) api.Queue {
+		var ok bool
+		if f, ok = byQueue[q.ID]; ok && path[0] != "node" && path[0] != "settings_in_force" {
+			return api.Queue{Leader: &f.Leader, QueueStats: &f.QueueStats}
+		}
+		return qs.describe(r.view, q, byQueue)
+	}
+}
+
+// ordered are queues of which a part is to be in order: nobody reads the rest of a long list.
+type ordered struct {
+	rows    []orderedQueue
+	vhosts  map[string]int // their order
+	byValue bool           // first
+	reverse bool           // the values
+}
+
+type orderedQueue struct {
+	of    *catalog.Queue
+	value any // see valueAt
+}
+
+// compare orders by the value, missing ones first, then by name, then by vhost; without values by vhost and name.
+func (o *ordered) compare(a, b orderedQueue) int {
+	if !o.byValue {
+		return cmp.Or(o.compareVHosts(a, b), cmp.Compare(a.of.Name, b.of.Name))
+	}
+	c := compareValues(a.value, b.value)
+	if o.reverse {
+		c = -c
+	}
+	if c == 0 {
+		c = cmp.Compare(a.of.Name, b.of.Name)
+	}
+	return cmp.Or(c, o.compareVHosts(a, b))
+}
+
+func (o *ordered) compareVHosts(a, b orderedQueue) int {
+	if a.of.VHost == b.of.VHost {
+		return 0
+	}
+	return cmp.Compare(o.vhosts[a.of.VHost], o.vhosts[b.of.VHost])
+}
+
+// part returns the queues from one place in the order up to another. It sorts only these: O(n) for a page of n queues,
+// wherever it is.
+func (o *ordered) part(from, to int) []*catalog.Queue {
+	o.divide(o.rows, from)
+	rows := o.rows[from:]
+	o.divide(rows, to-from)
+	rows = rows[:to-from]
+	slices.SortFunc(rows, o.compare)
+	part := make([]*catalog.Queue, len(rows))
+	for i := range rows {
+		part[i] = rows[i].of
+	}
+	return part
+}
+
+// divide puts the first k of the order before the others. 0 ≤ k ≤ len(rows).
+func (o *ordered) divide(rows []orderedQueue, k int) {
+	for k > 0 && k < len(rows) {
+		pivot, below, at := rows[rand.IntN(len(rows))], 0, 0
+		for i := range rows {
+			switch c := o.compare(rows[i], pivot); {
+			case c < 0:
+				rows[i], rows[below] = rows[below], rows[i]
+				below++
+			case c == 0:
+				at = i
+			}
+		}
+		if below == 0 { // nothing comes before it
+			rows[0], rows[at] = rows[at], rows[0]
+			below = 1
+		}
+		if k < below {
+			rows = rows[:below]
+		} else {
+			rows, k = rows[below:], k-below
+		}
+	}
 }
 
 // trafficAlone describes nothing of a queue but what a path of keys names, one of trafficColumns first.
@@ -115,25 +250,26 @@ func needsLeader(column string) bool { return !slices.Contains(known, column) }
 // trafficColumns say what clients do, and how lengths change.
 var trafficColumns = []string{"message_stats", "publishers", "messages_details", "messages_ready_details", "messages_unacknowledged_details"}
 
-// describeAll describes queues as the request asks for them.
-func (qs queues) describeAll(r *request, all []*catalog.Queue) []api.Queue {
+// describeAll describes queues as the request asks for them. inPart: they are a part of a long list.
+func (qs queues) describeAll(r *request, all []*catalog.Queue, inPart bool) []api.Queue {
 	q := r.URL.Query()
-	columns := q.Get("columns")
-	var ids []fsm.QueueID // none: all queues
-	if len(all) <= largestPage {
-		for _, q := range all {
-			ids = append(ids, q.ID)
-		}
+	columns, leaders := q.Get("columns"), qs.queues.Stats
+	if inPart {
+		leaders = qs.queues.StatsAsIs
+	}
+	var ids []fsm.QueueID
+	for _, q := range all {
+		ids = append(ids, q.ID)
 	}
 	var byQueue map[fsm.QueueID]stats.Queue
 	var report *traffic.Report
 	var ask []func()
 	some, full := len(all) > 0, q.Get("disable_stats") != "true"
 	if some && (full || q.Get("enable_queue_totals") == "true") && (columns == "" || slices.ContainsFunc(strings.Split(columns, ","), needsLeader)) {
-		ask = append(ask, func() { byQueue = qs.queues.Stats(r.Context(), ids...) })
+		ask = append(ask, func() { byQueue = leaders(r.Context(), ids...) })
 	}
 	if some && full && shows(columns, trafficColumns...) {
-		of := trafficFor(r, traffic.Query{Of: peerpb.TrafficRequest_QUEUES, Queues: ids, Listed: ids != nil})
+		of := trafficFor(r, traffic.Query{Of: peerpb.TrafficRequest_QUEUES, Queues: ids, Listed: !inPart})
 		ask = append(ask, func() { report = qs.traffic.Traffic(r.Context(), of) })
 	}
 	together(ask...)
@@ -143,6 +279,34 @@ func (qs queues) describeAll(r *request, all []*catalog.Queue) []api.Queue {
 		addQueueTraffic(&items[i], report, q.ID)
 	}
 	return items
+}
+
+// stream answers with a long list, of which it holds a page at a time.
+func (qs queues) stream(w *responder, r *request, all []*catalog.Queue) {
+	columns := r.URL.Query().Get("columns")
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	before := "["
+	for some := range slices.Chunk(all, largestPage) {
+		rows, err := rowsOf(qs.describeAll(r, some, true), columns)
+		if err == nil {
+			var text []byte
+			if text, err = json.Marshal(rows); err == nil {
+				text[0] = before[0] // of each part but the first what divides it from the one before
+				before = ","
+				_, err = w.Write(text[:len(text)-1])
+			}
+		}
+		if err == nil {
+			err = r.Context().Err()
+		}
+		if err != nil {
+			w.written(err)
+			panic(http.ErrAbortHandler) // the client sees that the list is cut off
+		}
+	}
+	_, err := io.WriteString(w, "]\n")
+	w.written(err)
 }
 
 func (qs queues) get(w *responder, r *request) {
@@ -295,9 +459,9 @@ const (
 	withLeaseEnding = "lease-ending" // the queue is deleted within leaseNear unless it is used
 )
 
-// narrow keeps the queues that the request's filter lets through. all are the stats of all queues,
+// narrow keeps the queues that the request's filter lets through. numbers are those of all queues,
 // and not asked for unless it takes a leader to know.
-func (qs queues) narrow(q url.Values, v *catalog.View, l *listing[*catalog.Queue], all func() map[fsm.QueueID]stats.Queue) *api.Failure {
+func (qs queues) narrow(q url.Values, v *catalog.View, l *listing[*catalog.Queue], numbers func() *stats.Numbers) *api.Failure {
 	var keep func(x *catalog.Queue) bool
 	switch q.Get("filter") {
 	case "":
@@ -305,14 +469,14 @@ func (qs queues) narrow(q url.Values, v *catalog.View, l *listing[*catalog.Queue
 	case withoutMajority:
 		keep = func(x *catalog.Queue) bool { return qs.describe(v, x, nil).State != "running" }
 	case withoutLeader:
-		keep = func(x *catalog.Queue) bool { _, led := all()[x.ID]; return !led }
+		keep = func(x *catalog.Queue) bool { return numbers().Of(x.ID) == nil }
 	case withLate:
-		keep = func(x *catalog.Queue) bool { return all()[x.ID].ConsumersTimedOut > 0 }
+		keep = func(x *catalog.Queue) bool { n, _ := numbers().Number(x.ID, "consumers_timed_out"); return n > 0 }
 	case withLeaseEnding:
-		end := int64(qs.node.Now()) + leaseNear.Milliseconds()
+		end := uint64(qs.node.Now()) + uint64(leaseNear.Milliseconds())
 		keep = func(x *catalog.Queue) bool {
-			at := all()[x.ID].LeaseExpiresAt
-			return at != nil && *at <= end
+			at, _ := numbers().Number(x.ID, "lease_expires_at")
+			return at != 0 && at <= end
 		}
 	default:
 		return &api.Failure{Error: "bad_request", Reason: "filter must be one of leaderless, minority, late and lease-ending"}

@@ -46,11 +46,11 @@ func (vs vhosts) describe(r *request, row *logpb.PutVhost) api.VHost {
 }
 
 func (vs vhosts) list(w *responder, r *request) {
-	var byQueue map[fsm.QueueID]stats.Queue
+	var numbers *stats.Numbers
 	var report *traffic.Report
 	wanted := r.URL.Query().Get("disable_stats") != "true"
 	if wanted {
-		byQueue, report = vs.queues.Stats(r.Context()), vs.traffic.Traffic(r.Context(), sums(r))
+		numbers, report = vs.queues.Numbers(r.Context(), false, summedUp...), vs.traffic.Traffic(r.Context(), sums(r))
 	}
 	var items []api.VHost
 	for _, row := range r.view.VHosts() {
@@ -59,7 +59,7 @@ func (vs vhosts) list(w *responder, r *request) {
 		}
 		v := vs.describe(r, row)
 		if wanted {
-			v.Totals = totals(r.view, v.Name, byQueue)
+			v.Totals = totals(r.view, v.Name, numbers)
 			addTraffic(&v, report)
 		}
 		items = append(items, v)
@@ -74,7 +74,7 @@ func (vs vhosts) get(w *responder, r *request) {
 		return
 	}
 	v := vs.describe(r, row)
-	v.Totals = totals(r.view, v.Name, vs.queues.Stats(r.Context()))
+	v.Totals = totals(r.view, v.Name, vs.queues.Numbers(r.Context(), false, summedUp...))
 	addTraffic(&v, vs.traffic.Traffic(r.Context(), sums(r)))
 	w.answer(http.StatusOK, v)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -48,8 +47,10 @@ func (q *Queues) Consumers(ctx context.Context, ids ...fsm.QueueID) []Consumer {
 // own clients that have consumers.
 func (q *Queues) answerConsumers(req *peerpb.ConsumersRequest) *peerpb.ConsumersReply {
 	r := &peerpb.ConsumersReply{Sessions: q.c.Sessions()}
-	for _, g := range q.led(req.Queues) {
-		r.Consumers = append(r.Consumers, consumersOf(g, q.c.Clock())...)
+	for g := range q.led(req.Queues) {
+		if g.Stats().Listed {
+			r.Consumers = append(r.Consumers, consumersOf(g, q.c.Clock())...)
+		}
 	}
 	return r
 }
@@ -115,7 +116,7 @@ const listAtOnce = 512
 
 // consumersOf lists the consumers of a queue, in pieces. One that is over is listed as long as it
 // has not settled what has gone back to the queue.
-func consumersOf(g *group.Group, now fsm.Time) (all []*peerpb.QueueConsumer) {
+func consumersOf(g Group, now fsm.Time) (all []*peerpb.QueueConsumer) {
 	var list []queue.Consumer
 	for place, more := uint64(0), true; more; {
 		var singleActive bool

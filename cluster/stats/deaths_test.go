@@ -53,13 +53,15 @@ func TestTimes(t *testing.T) {
 	}
 	var times metrics.Times
 	for _, m := range []*queue.Machine{at(1000, 0), at(1000, 1001), at(1000, 501), at(2300, 5001)} {
-		addTimes(&times, m, 2100)
+		s := group.StatsOf(m)
+		addTimes(&times, &s, 2100)
 	}
 	if want := (metrics.Times{NextExpiry: 1500, TickLag: 600, Ahead: 200}); times != want {
 		t.Errorf("%+v, want %+v", times, want)
 	}
 	times = metrics.Times{}
-	if addTimes(&times, at(1000, 0), 2000); times != (metrics.Times{}) {
+	s := group.StatsOf(at(1000, 0))
+	if addTimes(&times, &s, 2000); times != (metrics.Times{}) {
 		t.Errorf("a queue without deadlines: %+v", times)
 	}
 }

@@ -319,16 +319,12 @@ func standstill(s *group.Stall) api.Standstill {
 
 // Parked lists the queues that this node leads and that have parked messages.
 func (l *Local) Parked() (ids []fsm.QueueID) {
-	for _, g := range l.c.Host.Groups() {
-		if g.Leading() == 0 {
-			continue
+	for _, g := range l.c.Host.Led() {
+		if s := g.Stats(); s.Rest != nil && s.Rest.Parked.Messages > 0 {
+			ids = append(ids, g.Spec().Queue)
 		}
-		g.View(func(m *queue.Machine) {
-			if m.Stats().Parked.Messages > 0 {
-				ids = append(ids, m.ID())
-			}
-		})
 	}
+	slices.Sort(ids)
 	return ids
 }
 
@@ -346,16 +342,21 @@ func (l *Local) ReplicasOf(name string, hashed bool) []api.Replica {
 			VHost: spec.VHost, Name: spec.Name, QueueID: uint64(spec.Queue), Group: uint32(spec.Group),
 			Node: l.c.Name, Leader: g.Leading() != 0, LeaderNode: g.Leader(), Term: g.Term(), Quarantined: g.Quarantined() != nil,
 		}
-		g.View(func(m *queue.Machine) {
-			s := m.Stats()
-			if hashed {
+		describe := func(s group.Stats) {
+			r.AppliedIndex, r.Ready, r.Unacknowledged, r.Consumers = s.Applied, s.Ready.Messages, s.Unacknowledged.Messages, s.Consumers
+			if s.Rest != nil {
+				r.Outbox = s.Rest.Outbox.Messages
+			}
+		}
+		if hashed {
+			g.View(func(m *queue.Machine) { // numbers and hash are of the same moment
 				h := m.Hash()
 				r.StateHash = hex.EncodeToString(h[:])
-			}
-			r.AppliedIndex = m.Index()
-			r.Ready, r.Unacknowledged = s.Ready.Messages, s.Unacknowledged.Messages
-			r.Outbox, r.Consumers = s.Outbox.Messages, s.Consumers
-		})
+				describe(group.StatsOf(m))
+			})
+		} else {
+			describe(g.Stats())
+		}
 		list = append(list, r)
 	}
 	return list
@@ -374,7 +375,7 @@ func (l *Local) Barrier(context.Context) error {
 
 // Raft sums up the replicas of queues on this node, those without a log left out.
 func (l *Local) Raft() (sum metrics.Raft) {
-	for _, g := range l.c.Host.Groups() {
+	for _, g := range l.c.Host.Those(group.Any) {
 		if g.IsLocal() {
 			continue
 		}
@@ -388,43 +389,40 @@ func (l *Local) Raft() (sum metrics.Raft) {
 
 // Led counts the replicas on this node, and sums up those that lead.
 func (l *Local) Led() (replicas int, sum metrics.Led) {
-	groups, now, clock, view := l.c.Host.Groups(), l.c.Clock.Steady(), l.c.Clock.Now(), l.c.Catalog.View()
-	for _, g := range groups {
-		if g.Leading() == 0 {
+	now, clock, view := l.c.Clock.Steady(), l.c.Clock.Now(), l.c.Catalog.View()
+	for _, g := range l.c.Host.Those(group.Any) {
+		if replicas++; g.Leading() == 0 {
 			continue
 		}
-		var s queue.Stats
-		var next fsm.Time
-		g.View(func(m *queue.Machine) {
-			s = m.Stats()
-			next, _ = m.ScheduledSpan()
-			addTimes(&sum.Times, m, clock)
-			late, byCredit, oldest := m.ConsumersNow()
-			sum.ConsumersTimedOut += late
-			sum.ByCredit += byCredit
-			if oldest != 0 {
-				sum.OldestUnacked = max(sum.OldestUnacked, time.Duration(max(now, s.Clock)-oldest)*time.Millisecond)
+		s := g.Stats()
+		addTimes(&sum.Times, &s, clock)
+		if u := s.Use; u != nil {
+			sum.ConsumersTimedOut += u.TimedOut
+			sum.ByCredit += u.ByCredit
+			if u.HeldSince != 0 {
+				sum.OldestUnacked = max(sum.OldestUnacked, time.Duration(max(now, s.Clock)-u.HeldSince)*time.Millisecond)
 			}
-		})
+		}
+		all := s.All()
 		if q, ok := view.QueueByID(g.Spec().Queue); ok && q.StoreOf != "" {
-			sum.Delayed = append(sum.Delayed, metrics.Delayed{VHost: q.VHost, Exchange: q.StoreOf, Messages: s.Scheduled.Messages, NextDue: next})
-			s.Scheduled = queue.Count{}
+			sum.Delayed = append(sum.Delayed, metrics.Delayed{VHost: q.VHost, Exchange: q.StoreOf, Messages: all.Scheduled.Messages, NextDue: s.NextScheduled})
+			all.Scheduled = queue.Count{}
 		}
 		sum.Queues++
-		sum.Add(&s)
+		sum.Add(&all)
 	}
-	return len(groups), sum
+	return replicas, sum
 }
 
 // addTimes compares a queue with the node's clock.
-func addTimes(t *metrics.Times, m *queue.Machine, clock fsm.Time) {
-	if at := m.Outlook().NextExpiry; at != 0 && (t.NextExpiry == 0 || at < t.NextExpiry) {
+func addTimes(t *metrics.Times, s *group.Stats, clock fsm.Time) {
+	if at := s.NextExpiry; at != 0 && (t.NextExpiry == 0 || at < t.NextExpiry) {
 		t.NextExpiry = at
 	}
-	if due := m.NextDeadline(); due != 0 {
+	if due := s.NextDeadline; due != 0 {
 		t.TickLag = max(t.TickLag, fsm.Millis(clock-due))
 	}
-	t.Ahead = max(t.Ahead, fsm.Millis(m.Clock()-clock))
+	t.Ahead = max(t.Ahead, fsm.Millis(s.Clock-clock))
 }
 
 // addMember counts a replica by what it is.

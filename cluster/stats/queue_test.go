@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
@@ -239,7 +240,8 @@ func TestStatsOf(t *testing.T) {
 		at.Now = 4000
 		do(2+session, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 10, PriorityPlusOne: 1 + uint32(session)}})
 	}
-	if s := statsOf(m, 5000); *s.ConsumerCapacity != 0.75 || !slices.Equal(s.ReadyByPriority, []uint64{0, 1, 1}) {
+	n := group.StatsOf(m)
+	if s := statsOf(m.ID(), &n, 5000); *s.ConsumerCapacity != 0.75 || !slices.Equal(s.ReadyByPriority, []uint64{0, 1, 1}) {
 		t.Errorf("capacity %v, by priority %d", *s.ConsumerCapacity, s.ReadyByPriority)
 	}
 }

@@ -2,6 +2,7 @@ package stats
 
 import (
 	"context"
+	"iter"
 	"reflect"
 	"slices"
 	"strconv"
@@ -36,7 +37,7 @@ type QueuesConfig struct {
 	ConsumersKind peer.Kind // of requests for consumers
 	TimeoutsKind  peer.Kind // of requests for the last consumer timeouts
 	TimeKind      peer.Kind // of requests for what comes next
-	Host          *group.Host
+	Groups        Groups
 	Catalog       interface{ View() *catalog.View }
 	Clock         func() fsm.Time // as queues are stamped, and runs while they are idle
 	// Sessions lists the sessions of this node's clients that have consumers.
@@ -59,7 +60,11 @@ func NewQueues(n *Nodes, c QueuesConfig) *Queues {
 // Stats asks the leaders of queues for their stats; without ids, of all queues. Queues that have
 // ended, and those without a leader that answers, are missing.
 func (q *Queues) Stats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]Queue {
-	replies, n := q.askAll(ctx, ids), 0
+	return q.stats(ctx, false, ids)
+}
+
+func (q *Queues) stats(ctx context.Context, asIs bool, ids []fsm.QueueID) map[fsm.QueueID]Queue {
+	replies, n := q.askAll(ctx, asIs, ids), 0
 	for _, reply := range replies {
 		n += len(reply.Queues)
 	}
@@ -77,11 +82,16 @@ func (q *Queues) Stats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]
 	return all
 }
 
+// StatsAsIs is Stats of many queues in turns: what is due in them is not done first.
+func (q *Queues) StatsAsIs(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]Queue {
+	return q.stats(ctx, true, ids)
+}
+
 // Activity returns the same as the leaders' raw answers, for callers that need to know when queues
 // were last in use. It includes queues that have ended.
 func (q *Queues) Activity(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]*peerpb.QueueStats {
 	all := map[fsm.QueueID]*peerpb.QueueStats{}
-	for _, reply := range q.askAll(ctx, ids) {
+	for _, reply := range q.askAll(ctx, false, ids) {
 		for _, s := range reply.Queues {
 			all[fsm.QueueID(s.Queue)] = s
 		}
@@ -89,8 +99,8 @@ func (q *Queues) Activity(ctx context.Context, ids ...fsm.QueueID) map[fsm.Queue
 	return all
 }
 
-func (q *Queues) askAll(ctx context.Context, ids []fsm.QueueID) map[string]*peerpb.QueueStatsReply {
-	req := &peerpb.QueueStatsRequest{Queues: numbers(ids), ExpiringWithin: withinFor(ids)}
+func (q *Queues) askAll(ctx context.Context, asIs bool, ids []fsm.QueueID) map[string]*peerpb.QueueStatsReply {
+	req := &peerpb.QueueStatsRequest{Queues: numbers(ids), ExpiringWithin: withinFor(ids), AsIs: asIs}
 	return Everywhere(ctx, q.nodes, "read the stats of queues", answerWait, q.c.Kind, req, q.answer).Of
 }
 
@@ -106,21 +116,20 @@ func numbers(ids []fsm.QueueID) []uint64 {
 // as time allows.
 func (q *Queues) answer(req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
 	end := time.Now().Add(expireWait)
+	if req.AsIs {
+		end = time.Time{}
+	}
+	if of := columnsOf(req.Columns); of != nil {
+		return q.answerColumns(req, of, end)
+	}
 	r := &peerpb.QueueStatsReply{}
-	for _, g := range q.led(req.Queues) {
-		if left := time.Until(end); left > 0 {
-			_ = g.Expire(left) // late stats are better than none
+	for g := range q.led(req.Queues) {
+		n := q.numbersOf(g, end)
+		s := statsOf(g.Spec().Queue, &n, q.c.Clock())
+		if len(req.Queues) > 0 {
+			s.NextDelayedAt, s.LastDelayedAt = int64(n.NextScheduled), int64(n.LastScheduled)
 		}
-		var s *peerpb.QueueStats
-		g.View(func(m *queue.Machine) {
-			if s = statsOf(m, q.c.Clock()); len(req.Queues) > 0 {
-				first, last := m.ScheduledSpan()
-				s.NextDelayedAt, s.LastDelayedAt = int64(first), int64(last)
-			}
-			if len(req.ExpiringWithin) > 0 {
-				s.Expiring = expiring(m, max(q.c.Clock(), m.Clock()), req.ExpiringWithin)
-			}
-		})
+		s.Expiring = q.expiring(g, &n, req.ExpiringWithin)
 		if !g.IsLocal() {
 			s.Replica, s.LogBytes = queueReplica(g), g.LogBytes()
 			s.Replica.Snapshot, s.Replica.Voters = g.SnapshotIndex(), nil
@@ -130,26 +139,49 @@ func (q *Queues) answer(req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
 	return r
 }
 
-// led returns those of the queues with these ids that this node leads; without ids, of all queues.
-func (q *Queues) led(ids []uint64) (groups []*group.Group) {
-	add := func(g *group.Group) {
-		if g != nil && g.Leading() != 0 {
-			groups = append(groups, g)
-		}
+// soon is within how much of what is due a queue is asked to do it: it knows better whether it is.
+const soon = fsm.Millis(1000)
+
+// numbersOf reads the numbers of a queue. What is due in it is done first, until end.
+func (q *Queues) numbersOf(g Group, end time.Time) group.Stats {
+	n := g.Stats()
+	if n.NextDeadline == 0 || n.NextDeadline > max(q.c.Clock(), n.Clock).Add(soon) {
+		return n
 	}
+	if left := time.Until(end); left > 0 {
+		_ = g.Expire(left) // late stats are better than none
+		n = g.Stats()
+	}
+	return n
+}
+
+// expiring counts the messages of a queue that expire within times from now on; nil: none does.
+func (q *Queues) expiring(g Group, n *group.Stats, within []uint64) (counts []uint64) {
+	now := max(q.c.Clock(), n.Clock)
+	if len(within) == 0 || n.NextExpiry == 0 || n.NextExpiry > lastOf(now, within) {
+		return nil
+	}
+	g.View(func(m *queue.Machine) { counts = expiring(m, max(now, m.Clock()), within) })
+	return counts
+}
+
+// led yields those of the queues with these ids that this node leads; without ids, of all queues.
+func (q *Queues) led(ids []uint64) iter.Seq[Group] {
 	if len(ids) == 0 {
-		for _, g := range q.c.Host.Groups() {
-			add(g)
-		}
-		return groups
+		return q.c.Groups.Led()
 	}
 	view := q.c.Catalog.View()
-	for _, id := range ids {
-		if record, ok := view.QueueByID(fsm.QueueID(id)); ok {
-			add(q.c.Host.Group(record.Group))
+	return func(yield func(Group) bool) {
+		for _, id := range ids {
+			record, ok := view.QueueByID(fsm.QueueID(id))
+			if !ok {
+				continue
+			}
+			if g := q.c.Groups.Leads(record.Group); g != nil && !yield(g) {
+				return
+			}
 		}
 	}
-	return groups
 }
 
 // Queue describes a queue's state, as reported by its leader, in the terms of the API.
@@ -161,20 +193,18 @@ type Queue struct {
 	Expiring []api.ExpiringWithin // if it is the only queue that was asked about, or all were, and some of its messages will
 }
 
-// statsOf reads a machine. peerpb.QueueStats is the only type that carries its numbers: a new one
+// statsOf describes a queue. peerpb.QueueStats is the only type that carries its numbers: a new one
 // gets a field there, a line here, and a field with the same JSON name in api.QueueStats.
 // now is the time of day as queues are stamped.
-func statsOf(m *queue.Machine, now fsm.Time) *peerpb.QueueStats {
-	s := wireOf(m.Stats())
-	late, _, _ := m.ConsumersNow()
-	active, inUse := m.Activity()
-	s.Queue, s.Revision, s.ConsumersTimedOut = uint64(m.ID()), m.Config().GetRevision(), uint64(late)
-	s.LastActive, s.InUse = int64(active), inUse
-	o := m.Outlook()
-	s.NextExpiryAt, s.LeaseExpiresAt = int64(o.NextExpiry), int64(o.LeaseEnd)
-	s.MessagesReadyReturned, s.SingleActiveConsumerTag = o.Returned, o.SingleActive
-	capacity := queue.CapacityOf(m).Share(now)
-	s.ReadyByPriority, s.ConsumerCapacity = queue.ReadyByPriority(m), &capacity
+func statsOf(id fsm.QueueID, n *group.Stats, now fsm.Time) *peerpb.QueueStats {
+	s := wireOf(n.All())
+	s.Queue, s.Revision, s.LastActive, s.InUse = uint64(id), n.Revision, int64(n.LastActive), n.InUse
+	s.NextExpiryAt, s.LeaseExpiresAt, s.MessagesReadyReturned = int64(n.NextExpiry), int64(n.LeaseEnd), n.Returned
+	if u := n.Use; u != nil {
+		s.ConsumersTimedOut, s.SingleActiveConsumerTag = uint64(u.TimedOut), u.SingleActive
+	}
+	capacity := n.Capacity(now)
+	s.ReadyByPriority, s.ConsumerCapacity = n.ReadyByPriority(), &capacity
 	return s
 }
 
@@ -361,6 +391,11 @@ func instantsOf(now fsm.Time, within []uint64) (list []fsm.Time) {
 	return list
 }
 
+// lastOf is the last of the instants of some times, of which there is one.
+func lastOf(now fsm.Time, within []uint64) fsm.Time {
+	return now + fsm.Time(min(within[len(within)-1], catalog.MaxTTL))
+}
+
 // expiringFrom describes counts of a queue's leader; nil: nothing expires, or it has not been asked.
 func expiringFrom(within, counts []uint64) (list []api.ExpiringWithin) {
 	if len(counts) != len(within) || len(counts) == 0 || counts[len(counts)-1] == 0 {
@@ -434,23 +469,26 @@ func (q *Queues) countAhead(ctx context.Context) *Ahead {
 // due at once.
 func (q *Queues) answerTime(req *peerpb.TimeRequest) *peerpb.TimeReply {
 	r := &peerpb.TimeReply{}
-	for _, g := range q.led(nil) {
-		g.View(func(m *queue.Machine) {
-			if m.Stats().Phase == queue.Active {
-				r.Queues = append(r.Queues, timeOf(m, max(q.c.Clock(), m.Clock()), req.Within))
-			}
-		})
+	for g := range q.led(nil) {
+		if n := g.Stats(); n.Phase == queue.Active {
+			r.Queues = append(r.Queues, timeOf(g, &n, max(q.c.Clock(), n.Clock), req.Within))
+		}
 	}
 	return r
 }
 
 // timeOf says what comes next in a queue within times from now on.
-func timeOf(m *queue.Machine, now fsm.Time, within []uint64) *peerpb.QueueTime {
-	a := queue.AheadBy(m, instantsOf(now, within), maxSteps)
-	return &peerpb.QueueTime{
-		Queue: uint64(m.ID()), Expire: some(a.Expire), Fire: some(a.Fire), TimeOut: some(a.TimeOut), Unlock: some(a.Unlock), Retry: some(a.Retry), Return: some(a.Return),
-		DeletedAt: int64(m.Outlook().LeaseEnd), NextAt: int64(m.NextDeadline()), DeadLetters: m.Config().GetDeadLetter(), AtLeast: a.AtLeast,
+func timeOf(g Group, n *group.Stats, now fsm.Time, within []uint64) *peerpb.QueueTime {
+	t := &peerpb.QueueTime{Queue: uint64(g.Spec().Queue), DeletedAt: int64(n.LeaseEnd), NextAt: int64(n.NextDeadline), DeadLetters: n.DeadLetters}
+	if len(within) == 0 || n.NextDeadline == 0 || n.NextDeadline > lastOf(now, within) {
+		return t
 	}
+	g.View(func(m *queue.Machine) {
+		a := queue.AheadBy(m, instantsOf(max(now, m.Clock()), within), maxSteps)
+		t.Expire, t.Fire, t.TimeOut, t.Unlock, t.Retry, t.Return = some(a.Expire), some(a.Fire), some(a.TimeOut), some(a.Unlock), some(a.Retry), some(a.Return)
+		t.AtLeast = a.AtLeast
+	})
+	return t
 }
 
 // some is a list of counts that only grow, if one of them is not 0.

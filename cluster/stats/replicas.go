@@ -130,7 +130,7 @@ func (r *Replicas) answer(req *peerpb.ReplicasRequest) *peerpb.ReplicasReply {
 	return reply
 }
 
-func queueReplica(g *group.Group) *peerpb.Replica {
+func queueReplica(g Group) *peerpb.Replica {
 	r := replicaOf(g.Spec().Group, g.Progress())
 	r.Quarantined = g.Quarantined() != nil
 	return r

@@ -8,9 +8,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // TestCounted: however many ask, it is counted once in countedFor.
@@ -57,14 +59,18 @@ func TestTimeOf(t *testing.T) {
 	for _, ttl := range []uint64{1000, 2000, 2000, 90_000_000} {
 		apply(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 1, TtlPlusOne: ttl + 1}})
 	}
-	x := timeOf(m, now, aheadWithin)
+	about := func(now fsm.Time, within []uint64) *peerpb.QueueTime {
+		n := group.StatsOf(m)
+		return timeOf(of(m), &n, now, within)
+	}
+	x := about(now, aheadWithin)
 	if !slices.Equal(x.Expire[:3], []uint64{1, 3, 3}) || x.Expire[len(aheadWithin)-1] != 3 || x.Fire != nil || x.TimeOut != nil || x.Unlock != nil || x.Retry != nil || x.Return != nil {
 		t.Errorf("%v", x)
 	}
 	if x.NextAt != now+1000 || !x.DeadLetters || x.AtLeast || x.DeletedAt != int64(m.Outlook().LeaseEnd) || x.DeletedAt == 0 {
 		t.Errorf("%v", x)
 	}
-	if x := timeOf(m, now+5000, []uint64{0}); !slices.Equal(x.Expire, []uint64{3}) {
+	if x := about(now+5000, []uint64{0}); !slices.Equal(x.Expire, []uint64{3}) {
 		t.Errorf("what is overdue: %v", x)
 	}
 	if n := len(aheadWithin); n != 18 || aheadWithin[n-1] != 86_400_000 || !slices.Contains(aheadWithin, 60_000) || !slices.Contains(aheadWithin, 3_600_000) {

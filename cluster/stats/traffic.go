@@ -9,7 +9,6 @@ import (
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
-	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
@@ -160,13 +159,8 @@ func (t *Traffic) sample(now time.Time) {
 // lengths reads the lengths of the queues that this node leads.
 func (t *Traffic) lengths() (list []traffic.Length) {
 	for _, g := range t.c.Host.Led() {
-		of := g.Spec()
-		l := traffic.Length{VHost: of.VHost, Queue: of.Queue}
-		g.View(func(m *queue.Machine) {
-			s := m.Stats()
-			l.Ready, l.Unacknowledged = s.Ready.Messages, s.Unacknowledged.Messages
-		})
-		list = append(list, l)
+		of, s := g.Spec(), g.Stats()
+		list = append(list, traffic.Length{VHost: of.VHost, Queue: of.Queue, Ready: s.Ready.Messages, Unacknowledged: s.Unacknowledged.Messages})
 	}
 	return list
 }

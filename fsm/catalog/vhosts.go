@@ -83,6 +83,15 @@ func (vs *vhosts) QueuesOf(vhost string) []*Queue {
 	return sorted(vh.queues, func(a, b *Queue) int { return cmp.Compare(a.Name, b.Name) })
 }
 
+// EachQueueOf walks over the queues of a vhost, stores included, in no particular order.
+func (vs *vhosts) EachQueueOf(vhost string) iter.Seq[*Queue] {
+	vh := vs.vhost(vhost)
+	if vh == nil {
+		return func(func(*Queue) bool) {}
+	}
+	return vh.queues.Values()
+}
+
 // Exchange finds an exchange by name. The default exchange has no record.
 func (vs *vhosts) Exchange(vhost, name string) (*Exchange, bool) {
 	vh := vs.vhost(vhost)

@@ -41,14 +41,6 @@ type Totals struct {
 	DeadLetterBytes uint64 `json:"message_bytes_dlx"`
 }
 
-// Add adds the stats of one queue.
-func (t *Totals) Add(f *QueueStats) {
-	t.Messages, t.Ready, t.Unacknowledged = t.Messages+f.Messages, t.Ready+f.Ready, t.Unacknowledged+f.Unacknowledged
-	t.Scheduled, t.DeadLetters, t.DeadWaiting = t.Scheduled+f.Scheduled, t.DeadLetters+f.DeadLetters, t.DeadWaiting+f.DeadLettersWaiting
-	t.Delayed, t.DelayedBytes = t.Delayed+f.Delayed, t.DelayedBytes+f.DelayedBytes
-	t.Bytes, t.DeadLetterBytes = t.Bytes+f.Bytes, t.DeadLetterBytes+f.DeadLetterBytes
-}
-
 // Overview is answered by GET /api/overview: the cluster as far as the user
 // may see it.
 type Overview struct {
@@ -482,13 +474,13 @@ type Binding struct {
 
 // Page is what a list is answered with if a page of it was asked for.
 type Page struct {
-	Items         []map[string]any `json:"items"`
-	Page          int              `json:"page"`
-	PageCount     int              `json:"page_count"`
-	PageSize      int              `json:"page_size"`
-	ItemCount     int              `json:"item_count"`     // on this page
-	FilteredCount int              `json:"filtered_count"` // that the name filter lets through
-	TotalCount    int              `json:"total_count"`
+	Items         any `json:"items"`
+	Page          int `json:"page"`
+	PageCount     int `json:"page_count"`
+	PageSize      int `json:"page_size"`
+	ItemCount     int `json:"item_count"`     // on this page
+	FilteredCount int `json:"filtered_count"` // that the name filter lets through
+	TotalCount    int `json:"total_count"`
 }
 
 // Definitions are answered by GET /api/definitions and taken by POST. Of one vhost, the objects do
