@@ -450,6 +450,7 @@ func (g *Group) begin(term uint64) (deadline fsm.Time, ok bool) {
 // announce tells the Outside that this node leads, or that it no longer does (0).
 func (g *Group) announce(term uint64) {
 	defer g.guard.contain("announce the leader")
+	g.lengthChanged()
 	g.host.config.Outside.Led(g, term)
 }
 
@@ -692,4 +693,16 @@ func (g *Group) close() {
 	g.proposer.leadershipEnded()
 	g.proposer.wait()
 	g.outgoing.wait()
+	g.lengthChanged()
 }
+
+// length is how many messages are ready and checked out in a queue that this node leads; 0: it does not.
+func (g *Group) length() (ready, held uint64) {
+	if g.leadership.term.Load() == 0 {
+		return 0, 0
+	}
+	return g.demand.ready.Load(), g.demand.held.Load()
+}
+
+// lengthChanged has it read again.
+func (g *Group) lengthChanged() { g.host.applying.lengths.add(g.spec.Queue, g.spec.Group) }
