@@ -173,6 +173,7 @@ func (x *Queues) DropMissing() {
 			x.QueueGone(r.Queue())
 		}
 	}
+	x.letters.CheckAll()
 }
 
 // Want tells a queue's members that somebody waits for a leader.
