@@ -15,6 +15,9 @@ import (
 )
 
 // Sender sends the dead letters of the queues that this node leads.
+//
+// Invariant: an outbox that is not in busy holds no letters, and its queue is in sources of each of its targets.
+// stopped outboxes are in none of the maps.
 type Sender struct {
 	node       string
 	host       Host
@@ -25,6 +28,8 @@ type Sender struct {
 
 	mu       sync.Mutex
 	outboxes map[fsm.QueueID]*outboxSender // of queues that this node leads
+	busy     map[*outboxSender]struct{}    // those that Wake looks at
+	sources  map[fsm.QueueID]map[*outboxSender]struct{}
 	closed   bool
 }
 
@@ -33,6 +38,7 @@ func New(c Config) *Sender {
 	return &Sender{
 		node: c.Node, host: c.Host, routes: c.Routes, properties: c.Properties, slog: c.Logger,
 		once: onceSender{streams: map[fsm.QueueID]*onceStream{}}, outboxes: map[fsm.QueueID]*outboxSender{},
+		busy: map[*outboxSender]struct{}{}, sources: map[fsm.QueueID]map[*outboxSender]struct{}{},
 	}
 }
 
@@ -45,37 +51,95 @@ func (s *Sender) Forward(g Group) {
 		x = newOutboxSender(s, g)
 		s.outboxes[id] = x
 	}
+	if x != nil {
+		s.busy[x] = struct{}{}
+	}
 	s.mu.Unlock()
 	if x != nil {
 		x.wake()
 	}
 }
 
-// Drop forgets the outbox of a queue that this node does not lead any more, or
-// that is gone.
+// Drop forgets the outbox of a queue that this node does not lead any more, or that is gone; then outboxes
+// whose target it was are looked at.
 func (s *Sender) Drop(id fsm.QueueID) {
+	over := stream.IsOver(s.host.View(), id)
 	s.mu.Lock()
 	x := s.outboxes[id]
 	delete(s.outboxes, id)
+	if x != nil {
+		delete(s.busy, x)
+		for _, to := range x.targets {
+			if delete(s.sources[to], x); len(s.sources[to]) == 0 {
+				delete(s.sources, to)
+			}
+		}
+	}
+	if over {
+		maps.Copy(s.busy, s.sources[id])
+	}
 	s.mu.Unlock()
 	if x != nil {
 		x.stop()
 	}
 }
 
-// Wake has every outbox looked at again: a proposal may have been lost, or a way
-// may have opened. It reports whether there is something in one.
+// Wake has outboxes looked at again that hold something: a proposal may have been lost, or a way may have
+// opened. It reports whether there are any. Those that hold nothing are left alone until Forward, or until a
+// target is gone.
 func (s *Sender) Wake() (some bool) {
 	s.mu.Lock()
-	all := slices.Collect(maps.Values(s.outboxes))
+	all := s.busy
+	s.busy = map[*outboxSender]struct{}{}
 	s.mu.Unlock()
-	for _, x := range all {
-		if x.waiting() {
+	for x := range all {
+		if x.waiting() && s.keepBusy(x) {
 			some = true
 			x.wake()
 		}
 	}
 	return some
+}
+
+// CheckAll has the next Wake look at all outboxes: it is not known which of their targets are gone.
+func (s *Sender) CheckAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.outboxes {
+		s.busy[x] = struct{}{}
+	}
+}
+
+// keepBusy has the next Wake look at an outbox again, unless it has been dropped.
+func (s *Sender) keepBusy(x *outboxSender) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.outboxes[x.group.Spec().Queue] == x
+	if known {
+		s.busy[x] = struct{}{}
+	}
+	return known
+}
+
+// watch has an outbox looked at when one of these targets is gone from the catalog.
+func (s *Sender) watch(x *outboxSender, targets []queue.DeadLetterTarget) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.outboxes[x.group.Spec().Queue] != x {
+		return
+	}
+	for _, t := range targets {
+		of := s.sources[t.ID]
+		if _, known := of[x]; known {
+			continue
+		}
+		if of == nil {
+			of = map[*outboxSender]struct{}{}
+			s.sources[t.ID] = of
+		}
+		of[x] = struct{}{}
+		x.targets = append(x.targets, t.ID)
+	}
 }
 
 // Close ends the sending from outboxes. Goroutines that are at it end soon.
@@ -84,6 +148,8 @@ func (s *Sender) Close() {
 	s.closed = true
 	all := s.outboxes
 	s.outboxes = map[fsm.QueueID]*outboxSender{}
+	clear(s.busy)
+	clear(s.sources)
 	s.mu.Unlock()
 	for _, x := range all {
 		x.stop()
@@ -133,6 +199,8 @@ type outboxSender struct {
 	group  Group
 	id     fsm.SessionID
 
+	targets []fsm.QueueID // in whose Sender.sources it is; guarded by that one's lock
+
 	mu      sync.Mutex
 	streams map[fsm.QueueID]*transfers
 	again   bool // something has changed since run last checked
@@ -167,10 +235,38 @@ func newOutboxSender(s *Sender, from Group) *outboxSender {
 	}
 }
 
-// waiting reports whether the outbox holds letters, or has a target that may be gone.
-func (x *outboxSender) waiting() (yes bool) {
-	x.group.View(func(m *queue.Machine) { yes = m.Stats().Outbox.Messages > 0 || len(m.DeadLetterTargets(0, 1)) > 0 })
-	return yes
+// waiting reports whether the outbox holds letters, or has a target that is gone. Those that are not are
+// watched before the view is read, so none is missed.
+func (x *outboxSender) waiting() bool {
+	for after := fsm.QueueID(0); ; {
+		holds, targets := false, []queue.DeadLetterTarget(nil)
+		x.group.View(func(m *queue.Machine) {
+			if holds = m.Stats().Outbox.Messages > 0; !holds {
+				targets = m.DeadLetterTargets(after, targetsAtOnce)
+			}
+		})
+		x.sender.watch(x, targets)
+		view := x.sender.host.View()
+		if holds || slices.ContainsFunc(targets, func(t queue.DeadLetterTarget) bool { return stream.IsOver(view, t.ID) }) {
+			return true
+		}
+		if len(targets) < targetsAtOnce {
+			return x.hasEnded()
+		}
+		after = targets[len(targets)-1].ID
+	}
+}
+
+// hasEnded reports whether a stream to a target that is gone is yet to be forgotten.
+func (x *outboxSender) hasEnded() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, tr := range x.streams {
+		if tr.ended {
+			return true
+		}
+	}
+	return false
 }
 
 // wake starts the sender, or makes it run once more if it is running.

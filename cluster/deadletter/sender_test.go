@@ -7,6 +7,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -37,6 +38,68 @@ func TestOutboxIsReplaced(t *testing.T) {
 	defer x.mu.Unlock()
 	if !x.stopped || !tr.stream.Over() || to.Stream(x.id) != nil {
 		t.Errorf("stopped %v, the stream is over: %v", x.stopped, tr.stream.Over())
+	}
+}
+
+// looked counts how often somebody looks into a queue.
+type looked struct {
+	*grouptest.Queue
+	views int
+}
+
+func (l *looked) View(f func(m *queue.Machine)) {
+	l.views++
+	l.Queue.View(f)
+}
+
+// TestEmptyOutbox: nobody looks at an outbox that holds nothing, until a letter comes, a target is gone, or nobody
+// knows whether one is.
+func TestEmptyOutbox(t *testing.T) {
+	b := newLetterbox(t, "a", "b")
+	source := &looked{Queue: b.source}
+	b.f.group = source
+	s, id := b.w.sender, b.source.Spec().Queue
+	s.outboxes[id] = b.f
+	b.die(t, "1")
+	s.Forward(source)
+	if !s.Wake() || !s.Wake() {
+		t.Fatal("a letter is forgotten")
+	}
+	b.drain(t)
+	rests := func(after string) {
+		t.Helper()
+		if s.Wake() {
+			t.Fatal("it holds something after", after)
+		}
+		if source.views = 0; s.Wake() || source.views > 0 {
+			t.Fatalf("%d looks at an empty outbox, after %s", source.views, after)
+		}
+	}
+	rests("the letter has arrived")
+	b.w.deleteQueue(b.w.MustQueue("other"))
+	rests("another queue is gone")
+	if s.CheckAll(); s.Wake() || source.views == 0 {
+		t.Error("it is not checked")
+	}
+	rests("a check")
+	b.lose(b.target(t, "a"))
+	if !s.Wake() || !s.Wake() {
+		t.Fatal("a target that is gone is forgotten")
+	}
+	for s.Wake() {
+		b.run()
+		b.commit(t)
+	}
+	rests("that is settled")
+	source.View(func(m *queue.Machine) {
+		if left := m.DeadLetterTargets(0, 3); len(left) != 1 {
+			t.Errorf("targets: %v", left)
+		}
+	})
+	s.Drop(id)
+	b.lose(b.target(t, "b"))
+	if s.Wake() || len(s.busy)+len(s.sources) > 0 {
+		t.Errorf("of a former leader: %d busy, %d targets", len(s.busy), len(s.sources))
 	}
 }
 

@@ -55,9 +55,10 @@ type applierNode struct {
 	// late is called with the lateness of a tick.
 	late func(what queue.Due, late fsm.Millis)
 	// fail ends the process: the node must not serve data it cannot read.
-	fail   func(code int, why string)
-	deaths deaths
-	meters meters
+	fail    func(code int, why string)
+	deaths  deaths
+	lengths lengths
+	meters  meters
 }
 
 var _ raft.BatchingFSM = (*applier)(nil)
@@ -123,7 +124,9 @@ func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bo
 		}
 	}
 	if lead {
-		a.demand.note(a.machine)
+		if a.demand.note(a.machine) {
+			a.node.lengths.changed(a.demand, a.machine.ID(), a.group)
+		}
 		a.outgoing.next.Add(&a.effects)
 	} else {
 		a.freeOnly(&a.effects)
@@ -559,6 +562,45 @@ func (d *deaths) all() Deaths {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.queue
+}
+
+// lengths are the queues whose length, or whose leader, has changed since they were last taken: of queues in
+// which nothing happens, nobody asks.
+//
+// Invariant: outside of mu, a demand whose listed is round + 1 has its queue in fresh.
+type lengths struct {
+	round atomic.Uint64 // how often they were taken
+	mu    sync.Mutex
+	fresh map[fsm.QueueID]fsm.GroupID // nil: none
+}
+
+// changed notes that a queue that this node leads has another length. The caller holds the lock of the applier.
+func (l *lengths) changed(d *demand, id fsm.QueueID, of fsm.GroupID) {
+	if d.listed != l.round.Load()+1 {
+		d.listed = l.add(id, of)
+	}
+}
+
+// add lists a queue, and returns the round in which it is listed.
+func (l *lengths) add(id fsm.QueueID, of fsm.GroupID) (round uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fresh == nil {
+		l.fresh = map[fsm.QueueID]fsm.GroupID{}
+	}
+	l.fresh[id] = of
+	return l.round.Load() + 1
+}
+
+// take returns the queues that have been listed since the last call. What changes from now on is listed again,
+// so their lengths are to be read afterwards.
+func (l *lengths) take() map[fsm.QueueID]fsm.GroupID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fresh := l.fresh
+	l.fresh = nil
+	l.round.Add(1)
+	return fresh
 }
 
 // Outcome answers the commands First … First+Run-1 of one session's stream.

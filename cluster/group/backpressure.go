@@ -37,15 +37,18 @@ type demand struct {
 	ready, held atomic.Uint64 // messages
 	acked       atomic.Uint64 // messages so far
 	sated       atomic.Bool   // there are consumers, and none may hold more than it does
+
+	listed uint64 // see lengths; the applier's lock guards it
 }
 
-// note takes over the state of the machine.
-func (d *demand) note(m *queue.Machine) {
+// note takes over the state of the machine, and reports whether ready or held has changed.
+func (d *demand) note(m *queue.Machine) (changed bool) {
 	x := queue.DemandOf(m)
-	d.ready.Store(x.Ready)
-	d.held.Store(x.Held)
+	changed = d.ready.Swap(x.Ready) != x.Ready
+	changed = d.held.Swap(x.Held) != x.Held || changed
 	d.acked.Store(x.Acked)
 	d.sated.Store(x.Sated)
+	return changed
 }
 
 // floor is shared by the queues of a node that hold publishes back.

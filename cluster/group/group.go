@@ -464,6 +464,7 @@ func (g *instance) begin(term uint64) (deadline fsm.Time, ok bool) {
 // announce tells the Outside that this node leads, or that it no longer does (0).
 func (g *instance) announce(term uint64) {
 	defer g.guard.contain("announce the leader")
+	g.lengthChanged()
 	g.host.config.Outside.Led(g.shell, term)
 }
 
@@ -718,4 +719,20 @@ func (g *instance) close() {
 	g.proposer.leadershipEnded()
 	g.proposer.wait()
 	g.outgoing.wait()
+	g.lengthChanged()
 }
+
+// length is how many messages are ready and checked out in a queue that this node leads; 0: it does not.
+func (g *Group) length() (ready, held uint64) {
+	i, r := g.read()
+	switch {
+	case r != nil && r.leads:
+		return r.stats.Ready.Messages, r.stats.Unacknowledged.Messages
+	case r != nil, i.leadership.term.Load() == 0:
+		return 0, 0
+	}
+	return i.demand.ready.Load(), i.demand.held.Load()
+}
+
+// lengthChanged has it read again.
+func (g *instance) lengthChanged() { g.host.applying.lengths.add(g.spec.Queue, g.spec.Group) }

@@ -337,6 +337,23 @@ func (h *Host) Deaths() Deaths { return h.applying.deaths.all() }
 // caller.
 func (h *Host) TakeDeaths() map[fsm.QueueID]Died { return h.applying.deaths.take() }
 
+// Length is how many messages a queue has; of one that this node does not lead, none.
+type Length struct{ Ready, Unacknowledged uint64 }
+
+// TakeLengths returns the lengths of the queues whose length or leadership has changed here since the last
+// call. There is one caller.
+func (h *Host) TakeLengths() map[fsm.QueueID]Length {
+	all := map[fsm.QueueID]Length{}
+	for id, of := range h.applying.lengths.take() {
+		l := Length{}
+		if g := h.Group(of); g != nil && g.spec.Queue == id {
+			l.Ready, l.Unacknowledged = g.length()
+		}
+		all[id] = l
+	}
+	return all
+}
+
 // fail ends the process: the node must not serve data it cannot read.
 func (h *Host) fail(code int, why string) {
 	h.config.Logger.Error("node must stop", "code", code, "reason", why)

@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -61,6 +62,37 @@ func TestPeeks(t *testing.T) {
 	p.drop(7)
 	if !p.due(7, 51, 10) || len(p.at) != 2 {
 		t.Errorf("after the end of the queue: %v", p.at)
+	}
+}
+
+// TestSourcePass: after a change of the catalog each led queue is looked at, some per round and again as long as
+// there is something to end; without one, none is.
+func TestSourcePass(t *testing.T) {
+	w := newWorld(t)
+	const led = sourcesAtOnce + 3
+	var groups []*group.Group
+	for id := range fsm.GroupID(led) {
+		groups = append(groups, w.node.Groups.OpenLocal(group.Spec{Group: id + 1, Queue: fsm.QueueID(id+1) << 16, Config: &group.QueueConfig{}, Local: true}))
+	}
+	looks, total, wants := map[fsm.GroupID]int{}, 0, 2 // at the first queue
+	var p sourcePass
+	round := func() (looked int) {
+		before := total
+		p.round(w.View(), func() []*group.Group { return groups }, func(id fsm.GroupID, _ *catalog.View) bool {
+			total++
+			looks[id]++
+			return id == 1 && looks[id] < wants
+		})
+		return total - before
+	}
+	if a, b, c, d := round(), round(), round(), round(); a != sourcesAtOnce || b != 4 || c != 0 || d != 0 || looks[1] != 2 || len(looks) != led {
+		t.Errorf("looked at %d, %d, %d, %d; at the first %d times", a, b, c, d, looks[1])
+	}
+	w.MustQueue("new")
+	round()
+	w.MustQueue("newer") // during a pass: another one follows
+	if b, c, d, e := round(), round(), round(), round(); b != 3 || c != sourcesAtOnce || d != 3 || e != 0 {
+		t.Errorf("after changes: %d, %d, %d, %d", b, c, d, e)
 	}
 }
 

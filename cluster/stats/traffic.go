@@ -142,8 +142,13 @@ func (t *Traffic) sample(now time.Time) {
 	t.flows.Sample(now, t.c.Flows())
 	t.level.Sample(now, t.c.Levels())
 	t.collect()
-	v := t.c.Catalog.View()
-	t.c.Table.Sample(now, t.lengths(), traffic.Exists{
+	t.c.Table.Sample(now, t.lengths(), exists(t.c.Catalog.View()))
+}
+
+// exists says what the cluster has.
+func exists(v *catalog.View) traffic.Exists {
+	return traffic.Exists{
+		Of:    v,
 		VHost: func(name string) bool { _, ok := v.VHost(name); return ok },
 		Exchange: func(x traffic.Exchange) bool {
 			_, ok := v.VHost(x.VHost)
@@ -153,14 +158,19 @@ func (t *Traffic) sample(now time.Time) {
 			return ok
 		},
 		Queue: func(id fsm.QueueID) bool { _, ok := v.QueueByID(id); return ok },
-	})
+	}
 }
 
-// lengths reads the lengths of the queues that this node leads.
+// lengths reads the lengths that have changed, of the queues that this node leads or has led. Of those that have
+// not it asks nobody.
 func (t *Traffic) lengths() (list []traffic.Length) {
-	for _, g := range t.c.Host.Led() {
-		of, s := g.Spec(), g.Stats()
-		list = append(list, traffic.Length{VHost: of.VHost, Queue: of.Queue, Ready: s.Ready.Messages, Unacknowledged: s.Unacknowledged.Messages})
+	changed, v := t.c.Host.TakeLengths(), t.c.Catalog.View() // which holds each queue among them, or is without it again
+	for id, of := range changed {
+		l := traffic.Length{Queue: id}
+		if q, ok := v.QueueByID(id); ok {
+			l.VHost, l.Ready, l.Unacknowledged = q.VHost, of.Ready, of.Unacknowledged
+		}
+		list = append(list, l)
 	}
 	return list
 }

@@ -16,6 +16,9 @@ type series struct {
 	last    [counters]int32 // steps to the newest sample, from the one before
 	steps   [counters]*[Kept]int32
 	idle    int // slots without a change, up to Kept
+
+	busy    bool // it is on the table's list
+	dropped bool // it is not in the table any more
 }
 
 // sample takes the sample of a slot, which is gap slots after the one before. keep: its steps are

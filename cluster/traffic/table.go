@@ -49,11 +49,16 @@ type Sums struct {
 }
 
 // Table holds the counts of a node.
+//
+// Invariant: busy has each object once that has a sample other than the newest one or an unsampled count, so
+// that samples of the others would change nothing. Objects that have been dropped may be in it.
 type Table struct {
-	mu     sync.Mutex
-	newest moment // of the samples
-	count  int    // objects, at the newest sample
-	pairs  int    // of channels, exchanges and queues that are counted; ≤ maxPairs
+	mu      sync.Mutex
+	newest  moment // of the samples
+	checked any    // Exists.Of when it was last checked what the cluster has
+	at      int64  // slot in which that was
+	busy    []object
+	pairs   int // of channels, exchanges and queues that are counted; ≤ maxPairs
 
 	all       series
 	by        [Protocols]Sums // without Publishers
@@ -61,6 +66,13 @@ type Table struct {
 	exchanges map[Exchange]*series
 	queues    map[fsm.QueueID]*queueSeries
 	channels  map[*Channel]struct{}
+}
+
+// object is what has samples.
+type object interface {
+	counted() *series
+	// eachStep calls f for the counts of the pairs that the object holds.
+	eachStep(f func(*step))
 }
 
 type queueSeries struct {
@@ -114,6 +126,7 @@ func (t *Table) Close(ch *Channel) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.channels, ch)
+	ch.dropped = true
 	if t.closePairs(ch); ch.isCounted() {
 		t.all.total[ChannelClosed]++
 	}
@@ -136,7 +149,7 @@ func (t *Table) Died(vhost string, id fsm.QueueID, expired, deadLettered uint64)
 		s.total[DeadLettered] += deadLettered
 	}
 	if add(&t.all); vhost != "" {
-		add(entry(t.vhosts, vhost))
+		add(entry(t, t.vhosts, vhost))
 		add(&t.queue(id, vhost).series)
 	}
 }
@@ -152,7 +165,7 @@ func (t *Table) Add(ch *Channel, more *Tally) {
 	by.Sizes.add(&more.sizes)
 	sum := more.own
 	for name, c := range more.exchanges {
-		entry(t.exchanges, Exchange{ch.vhost, name}).total.add(c)
+		entry(t, t.exchanges, Exchange{ch.vhost, name}).total.add(c)
 		sum.add(c)
 	}
 	for i := range more.queues {
@@ -166,29 +179,42 @@ func (t *Table) Add(ch *Channel, more *Tally) {
 		}
 		kind.consume(&q.Counts)
 	}
+	t.use(ch)
 	ch.total.add(&sum)
-	entry(t.vhosts, ch.vhost).total.add(&sum)
+	entry(t, t.vhosts, ch.vhost).total.add(&sum)
 	by.All.add(&sum)
 	t.all.total.add(&sum)
 	t.addPairs(ch, more)
 }
 
-func entry[K comparable](in map[K]*series, key K) *series {
+// entry finds or makes the series of an object that is about to count something. The lock is held.
+func entry[K comparable](t *Table, in map[K]*series, key K) *series {
 	s := in[key]
 	if s == nil {
 		s = &series{}
 		in[key] = s
 	}
+	t.use(s)
 	return s
 }
 
+// queue is entry for a queue.
 func (t *Table) queue(id fsm.QueueID, vhost string) *queueSeries {
 	s := t.queues[id]
 	if s == nil {
 		s = &queueSeries{vhost: vhost}
 		t.queues[id] = s
 	}
+	t.use(s)
 	return s
+}
+
+// use has the next samples include an object.
+func (t *Table) use(o object) {
+	if s := o.counted(); !s.busy {
+		s.busy = true
+		t.busy = append(t.busy, o)
+	}
 }
 
 // Totals returns the sums of what has been added.
@@ -225,7 +251,7 @@ func (t *Table) Each(f func(q fsm.QueueID, x *Exchange, channel string, c *Count
 	}
 }
 
-// Length is how many messages a queue that the node leads has.
+// Length is how many messages a queue has that the node leads; of one that it does not lead any more, none.
 type Length struct {
 	VHost                 string
 	Queue                 fsm.QueueID
@@ -234,34 +260,51 @@ type Length struct {
 
 // Exists reports which objects the cluster has.
 type Exists struct {
+	Of       any // what it reports of: if that is the same as at a check, so is what it reports
 	VHost    func(string) bool
 	Exchange func(Exchange) bool
 	Queue    func(fsm.QueueID) bool
 }
 
-// Sample takes the samples of a time's slot: of what has been added, and of the lengths of all queues
-// that the node leads. Objects that the cluster does not have any more are dropped. Nothing happens
-// unless the slot is above that of the samples before.
-func (t *Table) Sample(at time.Time, lengths []Length, has Exists) {
+// Sample takes the samples of a time's slot: of what has been added, and of the lengths of queues, of which
+// those are listed that have changed. Objects that the cluster does not have any more are dropped, many of
+// them somewhat later. There are no samples unless the slot is above that of the samples before.
+func (t *Table) Sample(at time.Time, changed []Length, has Exists) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.setLengths(changed)
 	now, due := t.newest.next(at)
 	if !due {
 		return
 	}
-	t.drop(has)
-	t.setLengths(lengths)
-	gap, keep := now.slot-t.newest.slot, t.count <= maxSampled
+	if (t.checked == nil || has.Of != t.checked) && now.slot-t.at >= int64(t.count()/dropAtOnce) {
+		t.drop(has)
+		t.checked, t.at = has.Of, now.slot
+	}
+	gap, keep := now.slot-t.newest.slot, t.count() <= maxSampled
 	if t.newest.slot == 0 {
 		gap = 1
 	}
 	t.newest = now
-	t.count = 0
-	t.each(func(s *series) {
-		t.count++
+	t.all.sample(now.slot, gap, keep)
+	t.busy = slices.DeleteFunc(t.busy, func(o object) bool {
+		s := o.counted()
+		if s.dropped {
+			return true
+		}
 		s.sample(now.slot, gap, keep)
+		o.eachStep((*step).sample)
+		s.busy = s.idle < Kept
+		return !s.busy
 	})
-	t.eachStep((*step).sample)
+}
+
+// dropAtOnce bounds how many objects are checked per slot, on average, whether the cluster still has them.
+const dropAtOnce = 5000
+
+// count is how many objects there are.
+func (t *Table) count() int {
+	return 1 + len(t.vhosts) + len(t.exchanges) + len(t.queues) + len(t.channels)
 }
 
 // ForgetSamples drops all samples and rates, at a time from which the next rates count. The counts stay.
@@ -294,23 +337,25 @@ func (t *Table) each(f func(*series)) {
 
 // drop forgets what does not exist any more.
 func (t *Table) drop(has Exists) {
-	for name := range t.vhosts {
-		if !has.VHost(name) {
-			delete(t.vhosts, name)
-		}
-	}
 	gone := false // an exchange or a queue
-	for x := range t.exchanges {
+	for x, s := range t.exchanges {
 		if !has.Exchange(x) {
 			delete(t.exchanges, x)
-			gone = true
+			s.dropped, gone = true, true
 		}
 	}
 	for id, q := range t.queues {
 		if !has.Queue(id) {
+			t.setLength(q, Length{})
 			t.pairs -= len(q.exchanges)
 			delete(t.queues, id)
-			gone = true
+			q.dropped, gone = true, true
+		}
+	}
+	for name, s := range t.vhosts {
+		if !has.VHost(name) {
+			delete(t.vhosts, name)
+			s.dropped = true
 		}
 	}
 	if gone {
@@ -318,19 +363,28 @@ func (t *Table) drop(has Exists) {
 	}
 }
 
-// setLengths sets the lengths of queues, and of vhosts and the node as their sums. Queues that are
-// not listed have none.
+// setLengths sets the lengths of queues, and those of vhosts and the node, which are their sums.
 func (t *Table) setLengths(list []Length) {
-	t.each(func(s *series) { s.total[Ready], s.total[Unacknowledged] = 0, 0 })
-	for i := range list {
-		l := &list[i]
-		if l.Ready == 0 && l.Unacknowledged == 0 {
-			continue
+	for _, l := range list {
+		q := t.queues[l.Queue]
+		if q == nil && (l.Ready > 0 || l.Unacknowledged > 0) {
+			q = t.queue(l.Queue, l.VHost)
 		}
-		for _, s := range [...]*series{&t.queue(l.Queue, l.VHost).series, entry(t.vhosts, l.VHost), &t.all} {
-			s.total[Ready] += l.Ready
-			s.total[Unacknowledged] += l.Unacknowledged
+		if q != nil {
+			t.setLength(q, l)
 		}
+	}
+}
+
+func (t *Table) setLength(q *queueSeries, l Length) {
+	ready, held := l.Ready-q.total[Ready], l.Unacknowledged-q.total[Unacknowledged]
+	if ready == 0 && held == 0 {
+		return
+	}
+	t.use(q)
+	for _, s := range [...]*series{&q.series, entry(t, t.vhosts, q.vhost), &t.all} {
+		s.total[Ready] += ready
+		s.total[Unacknowledged] += held
 	}
 }
 
@@ -344,6 +398,26 @@ const maxListedPairs = 500
 type step struct {
 	total, sampled uint64
 	last           int32 // to the newest sample, from the one before
+}
+
+func (s *series) counted() *series     { return s }
+func (s *series) eachStep(func(*step)) {}
+
+func (q *queueSeries) eachStep(f func(*step)) {
+	for _, s := range q.exchanges {
+		f(s)
+	}
+}
+
+func (ch *Channel) eachStep(f func(*step)) {
+	for _, s := range ch.pairs.exchanges {
+		f(s)
+	}
+	for _, u := range ch.pairs.queues {
+		for i := range u {
+			f(&u[i])
+		}
+	}
 }
 
 func (s *step) sample() { s.last, s.sampled = clamp(int64(s.total-s.sampled)), s.total }
@@ -460,19 +534,10 @@ func (t *Table) dropPairs(has Exists) {
 // eachStep calls f for the counts of all pairs. The lock is held.
 func (t *Table) eachStep(f func(*step)) {
 	for _, q := range t.queues {
-		for _, s := range q.exchanges {
-			f(s)
-		}
+		q.eachStep(f)
 	}
 	for ch := range t.channels {
-		for _, s := range ch.pairs.exchanges {
-			f(s)
-		}
-		for _, u := range ch.pairs.queues {
-			for i := range u {
-				f(&u[i])
-			}
-		}
+		ch.eachStep(f)
 	}
 }
 

@@ -155,19 +155,106 @@ func TestListed(t *testing.T) {
 	}
 }
 
-// TestLengths: lengths go up and down, and are gone with the leadership.
+// TestLengths: lengths go up and down, and stay while nothing is heard of them; they are gone with the leadership.
 func TestLengths(t *testing.T) {
 	table := NewTable()
-	for slot, ready := range []uint64{0, 10, 4, 0} {
-		var list []Length
-		if ready > 0 {
-			list = []Length{{VHost: "/", Queue: 7, Ready: ready, Unacknowledged: 1}, {VHost: "/", Queue: 8, Ready: 100}}
-		}
+	for slot, list := range [][]Length{
+		{{VHost: "/", Queue: 9}},
+		{{VHost: "/", Queue: 7, Ready: 10, Unacknowledged: 1}, {VHost: "/", Queue: 8, Ready: 100}},
+		{{VHost: "/", Queue: 7, Ready: 4, Unacknowledged: 1}},
+		{},
+		{{Queue: 7}},
+	} {
 		table.Sample(slotTime(int64(slot)+1), list, all)
 	}
-	a := report(table, 4, Range{Count: 4, Step: 1})
-	if fmt.Sprint(a.Samples[Ready]) != "[0 4 10 0]" || a.Rate[Ready] != -0.8 || a.Total[Ready] != 0 {
+	a := report(table, 5, Range{Count: 5, Step: 1})
+	if fmt.Sprint(a.Samples[Ready]) != "[0 4 4 10 0]" || a.Rate[Ready] != -0.8 || a.Total[Ready] != 0 {
 		t.Errorf("ready: %v at %v", a.Samples[Ready], a.Rate[Ready])
+	}
+	if s := table.Totals().All; s[Ready] != 100 || s[Unacknowledged] != 0 || table.vhosts["/"].total[Ready] != 100 || table.queues[9] != nil {
+		t.Errorf("of the node: %d and %d, of its vhost: %d", s[Ready], s[Unacknowledged], table.vhosts["/"].total[Ready])
+	}
+	table.Sample(slotTime(5), []Length{{VHost: "/", Queue: 8, Ready: 99}}, all)
+	if table.all.total[Ready] != 99 {
+		t.Error("a change that came twice in a slot is lost")
+	}
+	gone := Exists{Of: 1, VHost: all.VHost, Exchange: all.Exchange, Queue: func(fsm.QueueID) bool { return false }}
+	table.Sample(slotTime(6), nil, gone)
+	table.Sample(slotTime(6), []Length{{Queue: 8}}, gone)
+	if s := table.Totals().All; s[Ready] != 0 || table.vhosts["/"].total[Ready] != 0 {
+		t.Errorf("without queues %d messages are left", s[Ready])
+	}
+}
+
+// TestUnused: of objects that nobody uses samples cost nothing, and they have the same samples as if they did.
+func TestUnused(t *testing.T) {
+	table := NewTable()
+	ch := table.Open("/", AMQP091, nil)
+	publish(table, ch, 7, 3)
+	publish(table, ch, 8, 5)
+	slot := int64(1)
+	for range Kept {
+		publish(table, ch, 8, 1)
+		slot++
+		table.Sample(slotTime(slot), nil, all)
+	}
+	queues := func() (ids []fsm.QueueID) {
+		for _, o := range table.busy {
+			for id, q := range table.queues {
+				if o == object(q) {
+					ids = append(ids, id)
+				}
+			}
+		}
+		return ids
+	}
+	slot++
+	table.Sample(slotTime(slot), nil, all)
+	if got := queues(); !slices.Equal(got, []fsm.QueueID{8}) {
+		t.Fatalf("sampled: %v", got)
+	}
+	slot += 3
+	publish(table, ch, 7, 2)
+	table.Sample(slotTime(slot), nil, all)
+	if a := report(table, slot, Range{Count: 6, Step: 1}); fmt.Sprint(a.Samples[Publish]) != "[5 3 3 3 3 3]" {
+		t.Errorf("samples %v", a.Samples[Publish])
+	}
+	if got := queues(); len(got) != 2 {
+		t.Errorf("used again: %v", got)
+	}
+	table.Close(ch)
+	slot++
+	table.Sample(slotTime(slot), nil, all)
+	if slices.Contains(table.busy, object(ch)) {
+		t.Error("a closed channel is kept")
+	}
+}
+
+// TestCheckedSeldom: whether objects exist is asked when something has changed, and of many objects not in each slot.
+func TestCheckedSeldom(t *testing.T) {
+	table, asked, slot := NewTable(), 0, int64(100)
+	sample := func(of any) int {
+		asked = 0
+		slot++
+		table.Sample(slotTime(slot), nil, Exists{
+			Of: of, VHost: all.VHost, Exchange: all.Exchange, Queue: func(fsm.QueueID) bool { asked++; return true },
+		})
+		return asked
+	}
+	set := func(queues int) {
+		for id := range fsm.QueueID(queues) {
+			table.Died("/", id+1, 1, 0)
+		}
+	}
+	set(3)
+	if first, same, changed := sample(1), sample(1), sample(2); first != 3 || same != 0 || changed != 3 {
+		t.Errorf("asked %d, %d without a change, %d after one", first, same, changed)
+	}
+	set(3 * dropAtOnce)
+	if a, b, c, d := sample(3), sample(3), sample(3), sample(3); a+b+c+d != 3*dropAtOnce {
+		t.Errorf("of many: %d, %d, %d, %d", a, b, c, d)
+	} else if e := sample(4); e != 0 {
+		t.Errorf("%d at once again", e)
 	}
 }
 
