@@ -110,6 +110,16 @@ func (c *cache) put(k cacheKey, e *entry) {
 	}
 }
 
+// remove forgets an entry that nobody will ask for any more.
+func (c *cache) remove(k cacheKey) {
+	s := c.shard(k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.byKey[k]; n != nil {
+		s.drop(n)
+	}
+}
+
 // admits reports whether an entry of this size, just read from disk, should
 // enter the cache.
 func (c *cache) admits(k cacheKey, bytes int) bool {

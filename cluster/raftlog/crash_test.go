@@ -198,7 +198,11 @@ func crashRun(t *testing.T, seed int) (points int) {
 	r := rand.New(rand.NewPCG(uint64(seed), 0))
 	w := &witness{disk: vfs.NewCrashableMem(), r: rand.New(rand.NewPCG(uint64(seed), 1)), every: 4, states: []*model{newModel()}}
 	fs := errorfs.Wrap(w.disk, w)
-	s, err := Open("db", crashOptions(t, fs))
+	o := crashOptions(t, fs)
+	if seed%4 >= 2 {
+		o = withoutSegments(o)
+	}
+	s, err := Open("db", o)
 	must(t, err)
 	a := &actor{g: mustGroup(t, s, 1), m: newModel(), d: seedDice{r}, term: 1, acted: w.acted}
 	if seed%2 == 0 {

@@ -179,6 +179,11 @@ func (e *entries) freed(first uint64, limit int64) (bytes int64) {
 	return bytes
 }
 
+// inSegments reports whether one has its payload section in a segment.
+func (e *entries) inSegments() bool {
+	return slices.ContainsFunc(e.infos, func(i info) bool { return i.segment != 0 })
+}
+
 // forget empties them.
 func (e *entries) forget() {
 	e.reclaim(-e.reclaimable)
@@ -352,6 +357,11 @@ func (p *pins) tidy() {
 		}
 	}
 	p.items, p.released = kept, 0
+}
+
+// inSegments reports whether one that is not released is in a segment.
+func (p *pins) inSegments() bool {
+	return slices.ContainsFunc(p.items, func(it pin) bool { return it.size > 0 && it.segment != 0 })
 }
 
 // live returns a copy of the pins that are not released.

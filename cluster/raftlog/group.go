@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// ErrDropped is returned by a Group whose data was deleted by DropGroup.
+// ErrDropped is returned by a Group whose data was deleted by DropGroup, and by one that was unloaded.
 var ErrDropped = errors.New("raftlog: the group was dropped")
 
 // noCopyFrom is the size from which the cache keeps the slices that raft passed in. Smaller
@@ -364,7 +364,7 @@ func (g *Group) SetTrailing(entries uint64) {
 	g.entries.recount()
 }
 
-// forget clears the in-memory state of a dropped group. The caller holds closing and mu.
+// forget clears the in-memory state of a group that is dropped or unloaded. The caller holds stable.mu, closing and mu.
 func (g *Group) forget() {
 	g.dropped = true
 	g.epoch.Store(g.s.epochs.Add(1))

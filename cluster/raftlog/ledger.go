@@ -71,8 +71,10 @@ type place struct {
 	record   record
 	end      uint64 // of the log, whether or not the record says so; and its term
 	endTerm  uint64
-	buf      [slotCopy]byte
 }
+
+// slotBuffers are what slots are encoded in, one for each that is being written.
+var slotBuffers = sync.Pool{New: func() any { return new([slotCopy]byte) }}
 
 // freeSlot is a slot that nobody has, and the number of its last record.
 type freeSlot struct{ number, seq uint64 }
@@ -646,9 +648,11 @@ func (p *place) write(state slotState) {
 		p.numbered = true
 	}
 	p.seq++
-	p.record.put(&p.buf, p.number, p.seq, p.id, state)
+	b := slotBuffers.Get().(*[slotCopy]byte)
+	defer slotBuffers.Put(b)
+	p.record.put(b, p.number, p.seq, p.id, state)
 	at := int64(slotsAt + p.number*slotSpan + p.seq%2*slotCopy)
-	p.l.writeAt(p.buf[:], at)
+	p.l.writeAt(b[:], at)
 	p.l.wrote()
 }
 

@@ -99,6 +99,13 @@ func (o *overlap) voted(term, seq uint64) {
 	}
 }
 
+// settled reports whether all that was written is durable.
+func (o *overlap) settled() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.durable == o.written.Load()
+}
+
 // advance notes that the writes up to seq are durable.
 func (o *overlap) advance(seq uint64) {
 	o.mu.Lock()

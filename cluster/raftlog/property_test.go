@@ -67,7 +67,7 @@ func (a *actor) step() (string, error) {
 		a.g.awaitDurable()
 		a.behind(true)
 	}
-	switch a.d.to(14) {
+	switch a.d.to(15) {
 	case 0, 1, 2, 3:
 		return a.append()
 	case 4:
@@ -88,6 +88,8 @@ func (a *actor) step() (string, error) {
 		a.g.s.segments.retire()
 		a.g.s.tidySegments(0, int(a.d.to(2)))
 		return "tidy", nil
+	case 14:
+		return a.unload()
 	default:
 		return a.abandon()
 	}
@@ -280,13 +282,44 @@ func (a *actor) abandon() (string, error) {
 	return "abandon", nil
 }
 
+// unload has the group forgotten, and takes it up again.
+func (a *actor) unload() (string, error) {
+	s, id := a.g.s, a.g.id
+	if !s.Unload(id) {
+		a.g.mu.Lock()
+		defer a.g.mu.Unlock()
+		if a.g.entries.inSegments() || a.g.pins.inSegments() || !a.g.overlap.settled() {
+			return "not unloaded", nil
+		}
+		return "not unloaded", errors.New("nothing prevents it")
+	}
+	var err error
+	if a.g, err = s.Group(id); err != nil {
+		return "unload", err
+	}
+	a.m.reopen()
+	if a.behind != nil {
+		a.lag(a.behind)
+	}
+	return "unload", nil
+}
+
+// withoutSegments has all payload sections lie in Pebble, so that groups may be unloaded at any time.
+func withoutSegments(o Options) Options {
+	o.segmentFrom = 1 << 30
+	return o
+}
+
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		fs := vfs.NewMem()
-		a := &actor{
-			g: mustGroup(t, mustOpen(t, fs, "db"), 1), m: newModel(), d: rapidDice{rt}, term: 1,
-			acted: func(*model, bool) {},
+		o := testOptions(t, fs)
+		if rapid.Bool().Draw(rt, "without segments") {
+			o = withoutSegments(o)
 		}
+		s, err := Open("db", o)
+		must(t, err)
+		a := &actor{g: mustGroup(t, s, 1), m: newModel(), d: rapidDice{rt}, term: 1, acted: func(*model, bool) {}}
 		for range rapid.IntRange(1, 25).Draw(rt, "steps") {
 			what, err := a.step()
 			if err == nil && a.d.to(3) == 0 {

@@ -160,10 +160,9 @@ func (t *stable) key(key []byte) []byte {
 	return append(prefixOf(kindStable, t.g.id), key...)
 }
 
-// forget empties what is in memory of a dropped group. Nothing is stored any more.
+// forget empties what is in memory of a group that is dropped or unloaded. Nothing is stored any more. The caller
+// holds mu.
 func (t *stable) forget() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.dropped = true
 	clear(t.values)
 }

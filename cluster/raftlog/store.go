@@ -195,7 +195,7 @@ func (s *Store) Close() error {
 
 // Group returns a group's part of the store, which is empty if nothing was stored yet. It reads
 // all headers once; groups can be loaded in parallel. Every call with the same id returns the same
-// Group, until it is dropped.
+// Group, until it is dropped or unloaded.
 //
 // A group whose data is damaged is empty; its Doubt says so.
 func (s *Store) Group(id fsm.GroupID) (*Group, error) {
@@ -220,6 +220,54 @@ func (s *Store) Group(id fsm.GroupID) (*Group, error) {
 		s.mu.Unlock()
 	}
 	return sl.group, sl.err
+}
+
+// Unload forgets what is in memory of a group, and reports whether nothing of it is there any more. What is on disk
+// stays, and Group reads it anew. The group's raft must have been shut down.
+//
+// False: the group is being loaded, or in use; a write of it is not durable yet; or it has payload sections in
+// segments, which are moved where it is loaded.
+//
+// A Group that was returned before is as one that was dropped. For the next one all is as after a restart of the
+// process: Overlap and Started are to be called again.
+func (s *Store) Unload(id fsm.GroupID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := s.groups[id]
+	if sl == nil {
+		return true
+	}
+	if !sl.loaded || !s.forget(sl.group) {
+		return false
+	}
+	delete(s.groups, id)
+	return true
+}
+
+// forget empties what is in memory of a group that is not in use, and reports whether it has.
+func (s *Store) forget(g *Group) bool {
+	if !g.stable.mu.TryLock() {
+		return false // a value is being stored
+	}
+	defer g.stable.mu.Unlock()
+	if !g.closing.TryLock() {
+		return false
+	}
+	defer g.closing.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.offers.open > 0 || g.entries.inSegments() || g.pins.inSegments() || !g.overlap.settled() {
+		return false
+	}
+	epoch := g.epoch.Load()
+	for _, p := range g.pins.items {
+		s.cache.remove(cacheKey{epoch, g.id, p.index})
+	}
+	for index := g.entries.begin(); index > 0 && index <= g.entries.last(); index++ {
+		s.cache.remove(cacheKey{epoch, g.id, index})
+	}
+	g.forget()
+	return true
 }
 
 // GroupIDs returns the groups that have data on disk, or had according to the ledger, in ascending
@@ -276,6 +324,8 @@ func (s *Store) DropGroup(id fsm.GroupID) error {
 	if sl != nil && sl.group != nil {
 		g := sl.group
 		g.awaitDurable()
+		g.stable.mu.Lock()
+		defer g.stable.mu.Unlock()
 		g.closing.Lock()
 		defer g.closing.Unlock()
 		g.mu.Lock()
