@@ -72,6 +72,7 @@ type Catalog struct {
 	lease       routeLease
 	notices     commitNotices
 	numbers     numbers
+	gather      gather
 	watchdog    catalogWatch
 	election    atomic.Int64 // raft's ElectionTimeout, ns
 	ceding      atomic.Bool  // the leadership, or it has been ceded a short time ago
@@ -85,6 +86,9 @@ func NewCatalog(c CatalogConfig) *Catalog {
 	k := &Catalog{config: c, tasks: worker.NewTasks(nil)}
 	k.convergence.init(c.Node)
 	k.numbers.init()
+	k.gather.tasks, k.gather.commit = k.tasks, func(ctx context.Context, c []*logpb.CatalogCommand, failed func(error)) ([]*logpb.CatalogResult, error) {
+		return k.propose(ctx, false, c, failed)
+	}
 	k.election.Store(int64(catalogHeartbeat))
 	k.replica = replica{
 		id: catalogGroup, node: c.Node, mesh: c.Mesh, slog: c.Logger, spawn: k.tasks.Go, log: c.Store,
@@ -301,17 +305,23 @@ func (k *Catalog) adaptElections() {
 // Propose commits commands in one entry and returns their results once this node and all nodes
 // that may route have applied the entry. It may be unknown whether an attempt was lost. Once this process
 // has registered, the commands are performed once however often they are proposed; before, they
-// must be safe to repeat.
+// must be safe to repeat. A single command may share its entry with those of others, see gather.
 func (k *Catalog) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
-	return k.propose(ctx, false, commands)
+	if len(commands) == 1 {
+		if size, may := k.gathers(commands[0]); may {
+			return k.gather.propose(ctx, commands[0], size)
+		}
+	}
+	return k.propose(ctx, false, commands, func(error) {})
 }
 
 // Note is Propose for changes that no client is told of: it waits only for this node's view.
 func (k *Catalog) Note(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
-	return k.propose(ctx, true, commands)
+	return k.propose(ctx, true, commands, func(error) {})
 }
 
-func (k *Catalog) propose(ctx context.Context, internal bool, commands []*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+// propose proposes until it is answered, or ctx ends. failed is called with the error of each attempt before.
+func (k *Catalog) propose(ctx context.Context, internal bool, commands []*logpb.CatalogCommand, failed func(error)) ([]*logpb.CatalogResult, error) {
 	mark, err := k.mark(ctx)
 	if err != nil {
 		return nil, err
@@ -333,6 +343,7 @@ func (k *Catalog) propose(ctx context.Context, internal bool, commands []*logpb.
 		if err == nil {
 			return results, k.convergence.await(ctx, index)
 		}
+		failed(err)
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("catalog: %w (last attempt: %w)", ctx.Err(), err)
@@ -343,12 +354,17 @@ func (k *Catalog) propose(ctx context.Context, internal bool, commands []*logpb.
 
 // mark returns what marks one more proposal of this process; nil: it has not registered.
 func (k *Catalog) mark(ctx context.Context) (*logpb.Proposal, error) {
-	n, known := k.View().NodeByName(k.node)
-	if !known || n.GetBoot() == 0 || !bytes.Equal(n.GetIncarnation(), k.config.Incarnation[:]) {
+	if !k.isRegistered(k.View()) {
 		return nil, nil
 	}
 	mark := &logpb.Proposal{Node: k.node, Incarnation: k.config.Incarnation[:]}
 	return mark, k.numbers.begin(ctx, mark)
+}
+
+// isRegistered reports whether this process is the one that a view has under its node's name.
+func (k *Catalog) isRegistered(v *catalog.View) bool {
+	n, known := v.NodeByName(k.node)
+	return known && n.GetBoot() != 0 && bytes.Equal(n.GetIncarnation(), k.config.Incarnation[:])
 }
 
 var errNoCatalogLeader = errors.New("the catalog has no leader")
@@ -387,7 +403,8 @@ func (k *Catalog) lead(ctx context.Context, from string, entry []byte, internal 
 	if _, ok := k.beginTerm(ctx); !ok {
 		return nil, 0, errNoCatalogLeader
 	}
-	if results, index, err := k.admit(from, entry); err != nil || results != nil {
+	entry, results, index, err := k.admit(from, entry)
+	if err != nil || results != nil {
 		if err == nil && !internal {
 			err = k.convergence.awaitConverged(ctx, index)
 		}
@@ -410,35 +427,27 @@ func (k *Catalog) lead(ctx context.Context, from string, entry []byte, internal 
 }
 
 // admit validates an entry, which comes from a node, before it enters the log, since every replica
-// has to apply it from then on. If one command is not admitted, the whole entry is refused and not
-// proposed. results: how an entry that is not proposed is answered, which is what those hold that
-// have applied index. nil: it is proposed.
-func (k *Catalog) admit(from string, entry []byte) (results []*logpb.CatalogResult, index uint64, err error) {
+// has to apply it from then on, and returns it as it is to be proposed, see admitted. results: how an
+// entry that is not proposed is answered, which is what those hold that have applied index. nil: it
+// is proposed.
+func (k *Catalog) admit(from string, entry []byte) (_ []byte, results []*logpb.CatalogResult, index uint64, err error) {
 	view := k.View()
 	known := view.FSMVersion()
 	e, err := decodeCatalog(entry, known)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
 	if e.Version == 0 {
-		return nil, 0, fmt.Errorf("catalog entry has version 0, but the cluster has %d", known)
+		return nil, nil, 0, fmt.Errorf("catalog entry has version 0, but the cluster has %d", known)
 	}
 	if err := catalog.AdmitProposal(e.Proposal, from); err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
 	if answered, ok := view.Answered(e.Proposal); ok {
-		return answered, view.Index(), nil
+		return nil, answered, view.Index(), nil
 	}
-	for _, c := range e.Commands {
-		err := catalog.Admit(c)
-		if err == nil {
-			err = view.Fits(c)
-		}
-		if err != nil {
-			return slices.Repeat([]*logpb.CatalogResult{catalog.Refuse(err)}, len(e.Commands)), 0, nil
-		}
-	}
-	return nil, 0, nil
+	entry, results, err = admitted(view, e, entry)
+	return entry, results, 0, err
 }
 
 // notifyFollowers tells all members of the group what has been committed.
@@ -580,10 +589,9 @@ func (change *CatalogChange) noteRights(c *logpb.CatalogCommand, r *logpb.Catalo
 	change.Rights = true
 }
 
-// Snapshot implements raft.FSM.
+// Snapshot implements raft.FSM. It costs nothing: a view never changes, so it is written while entries are applied.
 func (a *catalogApplier) Snapshot() (raft.FSMSnapshot, error) {
-	state, err := logpb.Marshal(a.machine.Snapshot())
-	return catalogSnapshot{state}, err
+	return catalogSnapshot{a.machine.View()}, nil
 }
 
 // Restore implements raft.FSM.
@@ -650,17 +658,23 @@ func (a *catalogApplier) fail(code int, why string) {
 	select {}
 }
 
-// catalogSnapshot is an encoded state.
-type catalogSnapshot struct{ state []byte }
+// catalogSnapshot is a state that is to be written.
+type catalogSnapshot struct{ view *catalog.View }
 
 // Persist implements raft.FSMSnapshot.
 func (s catalogSnapshot) Persist(sink raft.SnapshotSink) error {
 	if k, ok := sink.(*raftlog.Sink); ok {
 		k.SetLive(nil) // its entries have no payloads
 	}
-	if _, err := sink.Write(s.state); err != nil {
-		sink.Cancel()
-		return fmt.Errorf("write catalog snapshot: %w", err)
+	for part := range s.view.SnapshotParts() {
+		encoded, err := logpb.Marshal(part)
+		if err == nil {
+			_, err = sink.Write(encoded)
+		}
+		if err != nil {
+			sink.Cancel()
+			return fmt.Errorf("write catalog snapshot: %w", err)
+		}
 	}
 	return sink.Close()
 }

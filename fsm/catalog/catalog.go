@@ -294,6 +294,8 @@ func (d *draft) performOnNodes(c *logpb.CatalogCommand) (*logpb.CatalogResult, e
 		return d.lockKey.put(m.PutLockKey)
 	case *logpb.CatalogCommand_PutGlobalParameter:
 		return d.globals.put(m.PutGlobalParameter)
+	case *logpb.CatalogCommand_NotAdmitted:
+		return nil, d.notAdmitted(m.NotAdmitted)
 	}
 	return nil, refuse(fsm.Internal, "unknown catalog command")
 }

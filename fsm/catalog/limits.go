@@ -332,6 +332,8 @@ func Admit(c *logpb.CatalogCommand) error {
 	switch m := c.GetBody().(type) {
 	case nil:
 		return refuse(fsm.Internal, "unknown catalog command")
+	case *logpb.CatalogCommand_NotAdmitted:
+		return refuse(fsm.Internal, "only the leader says what is not admitted")
 	case *logpb.CatalogCommand_RecoverCluster:
 		return refuse(fsm.Internal, "a cluster is recovered from the log of one node, not by a proposal")
 	case *logpb.CatalogCommand_DeclareQueue:

@@ -41,6 +41,25 @@ func AdmitProposal(p *logpb.Proposal, node string) error {
 	return nil
 }
 
+// AdmittedApart is the version of the machines from which on a command that is not admitted keeps no other one
+// of its entry out.
+const AdmittedApart = 3
+
+// NotAdmitted takes the place of a command in an entry that has others, which are admitted. It is answered with
+// err, which says why, whoever leads when the answer is lost and the entry is proposed again.
+func NotAdmitted(err error) *logpb.CatalogCommand {
+	r := Refuse(err)
+	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_NotAdmitted{NotAdmitted: &logpb.NotAdmitted{Refusal: r.Refusal, Text: r.Text}}}
+}
+
+// notAdmitted performs NotAdmitted: it changes nothing. Of version 2 there is none.
+func (s *clusterSettings) notAdmitted(m *logpb.NotAdmitted) error {
+	if kind := fsm.Kind(m.GetRefusal()); s.FSMVersion() >= AdmittedApart && kind != 0 {
+		return &fsm.Refusal{Kind: kind, Text: m.GetText()}
+	}
+	return refuse(fsm.Internal, "unknown catalog command")
+}
+
 // answered finds the answers to a proposal that has been performed.
 func (ps *proposals) answered(p *logpb.Proposal, all *nodes) (results []*logpb.CatalogResult, ok bool) {
 	node, ok := proposing(p, all)

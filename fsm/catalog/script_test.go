@@ -421,10 +421,17 @@ func parseOptions(t testing.TB, words []string) options {
 //	queue VHOST NAME [durable] [exclusive] [auto-delete] [local] [classic] [members=N,…] [owner=N/B/C] [NAME=TYPE:VALUE…]
 //	delete-queue VHOST NAME [id=INDEX.POSITION] [lost-boot=N], delete-owned N/B/C
 //	bind|unbind|bind-exchange|unbind-exchange VHOST SOURCE DESTINATION KEY [NAME=TYPE:VALUE…]
+//	not-admitted KIND TEXT
 func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 	t.Helper()
 	c := &logpb.CatalogCommand{}
 	switch w[0] {
+	case "not-admitted":
+		kind, err := strconv.ParseUint(w[1], 10, 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Body = &logpb.CatalogCommand_NotAdmitted{NotAdmitted: &logpb.NotAdmitted{Refusal: uint32(kind), Text: w[2]}}
 	case "node":
 		o := parseOptions(t, w[3:])
 		m := &logpb.RegisterNode{Name: w[1], Incarnation: []byte(w[2]), PeerAddress: o.values["peer"], Identity: []byte(o.values["identity"])}
