@@ -63,7 +63,9 @@ func suiteFlags(f flags, l *lab) func(*bench) {
 	onward := number("forward", 100_000, unbounded, "`messages` of each of the runs forward; 0: no such runs")
 	return func(b *bench) {
 		if *only == "queues" {
-			b.manyQueues(*queues, false)
+			crowd := defaultCrowd
+			crowd.queues = *queues
+			b.manyQueues(crowd)
 			return
 		}
 		s := defaultShape
