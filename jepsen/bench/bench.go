@@ -234,6 +234,11 @@ func (f flags) lab() *lab {
 	return l
 }
 
+// nodes adds the flag for the number of nodes.
+func (f flags) nodes(l *lab) {
+	f.Var(bounded{&l.nodes, 3, 7}, "nodes", "`number` of nodes of the cluster, 3 to 7; queues have three replicas (default 3)")
+}
+
 // onLab starts a cluster, lets the bench measure it, and stops it.
 func (b *bench) onLab(measure func()) error {
 	return inFolder(b.lab.dir, func(dir string) error { return b.onNodes(cluster.Options{Dir: dir}, measure) })

@@ -48,8 +48,9 @@ var defaultCrowd = crowdShape{
 }
 
 // crowdFlags adds the flags of the command queues.
-func crowdFlags(f flags, _ *lab) func(*bench) {
+func crowdFlags(f flags, l *lab) func(*bench) {
 	s := defaultCrowd
+	f.nodes(l)
 	for _, n := range []struct {
 		name  string
 		n     *int
