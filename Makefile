@@ -140,7 +140,7 @@ release: ## make archives, the programs with symbols, packages, images, the list
 bench: build ## the benchmarks on a three-node loopback cluster, with a table (RUNS=1: medians of so many, BENCH_FLAGS=)
 	bin/quorate-bench suite --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)
 
-bench-queues: build ## thousands of queues: declare, idle, lose a node, restart it (QUEUES=10000)
+bench-queues: build ## thousands of queues: declare, memory, idle, wake, lose a node, restart it (QUEUES=10000)
 	bin/quorate-bench queues --binary bin/quorate --queues $(QUEUES) $(BENCH_FLAGS)
 
 bench-connections: build ## thousands of connections and channels that do nothing: what they cost in memory

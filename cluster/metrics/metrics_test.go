@@ -29,6 +29,7 @@ import (
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/traffic"
+	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/cmd/tidy/page"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -67,7 +68,7 @@ func TestPage(t *testing.T) {
 			Clock: clock.Status{Sampled: true, Offset: -1500 * time.Microsecond, Skewed: true, JumpsRefused: 4, LogAhead: 12, Peers: []clock.PeerStatus{
 				{Node: "n2", Known: true, Offset: 2 * time.Second}, {Node: "n3"},
 			}},
-			Links: Links{Peers: []peer.PeerStatus{{Node: "n2", Alive: true, Linked: true, Backlog: 10, RoundTrip: time.Millisecond}, {Node: "n3"}}},
+			Links: Links{Peers: []peer.PeerStatus{{Node: "n2", Alive: true, Linked: true, Backlog: 10, Sent: 110, RoundTrip: time.Millisecond}, {Node: "n3"}}},
 			Log:   raftlog.Metrics{DiskBytes: 100, CacheHits: 5, Syncs: durations.Counts{Of: took(5, 6)}},
 			Queues: Queues{Declared: 9, UnexpectedAnswers: 20, RefusedCommands: 22, Led: Led{Queues: 3, ByCredit: 1, ConsumersTimedOut: 102, OldestUnacked: 103 * time.Second, Stats: queue.Stats{Consumers: 2, Ready: queue.Count{Messages: 10, Bytes: 1000}, Unacknowledged: queue.Count{Messages: 4, Bytes: 400},
 				Outbox: queue.Count{Messages: 1, Bytes: 101}, Waiting: queue.Count{Messages: 1}, Delayed: queue.Count{Messages: 104}, Deferred: queue.Count{Messages: 105}, Parked: queue.Count{Messages: 106}, Locked: 107, Scheduled: queue.Count{Messages: 6}},
@@ -97,7 +98,7 @@ func TestPage(t *testing.T) {
 			Meters: group.Meters{Applies: durations.Counts{Of: took(1, 2), Sum: time.Second}, Snapshots: durations.Counts{Of: took(3, 4)}, Led: 51, Refused: 52, Copies: 53, Early: 54}, Resent: 55,
 			Raft: Raft{Members: Members{61, 62, 63, 64, 65}, CommitLatency: 2 * time.Millisecond, Term: 41, Commit: 42, Last: 43, Applied: 44, Snapshot: 45}, Process: Process{Uptime: 1500 * time.Millisecond, Files: 46, MaxFiles: 47},
 			Logins:    login.Tally{login.AMQP: {Accepted: 3, Refused: 2}, login.HTTP: {Accepted: 2, HeldBack: 1}},
-			Resources: alarm.Resources{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskAlarm: true},
+			Resources: alarm.Resources{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskAlarm: true}, Watchdog: watchdog.Stats{Syncs: 111},
 		}
 	})
 	m.SetTraffic(func() Traffic {
@@ -142,7 +143,7 @@ func TestPage(t *testing.T) {
 		`quorate_clock_offset_seconds -0.0015`, `quorate_clock_skew_alarm 1`, `quorate_clock_agreed 0`, `quorate_clock_jump_refused_total 4`,
 		`quorate_clock_peer_offset_seconds{peer="n2"} 2`, `quorate_leader_clock_skew_seconds 0.012`,
 		`rabbitmq_unreachable_cluster_peers_count 1`, `quorate_peer_alive{peer="n3"} 0`, `quorate_peer_backlog_bytes{peer="n2"} 10`,
-		`quorate_peer_round_trip_seconds{peer="n2"} 0.001`, `quorate_raft_log_disk_bytes 100`, `quorate_raft_log_cache_hits_total 5`,
+		`quorate_peer_round_trip_seconds{peer="n2"} 0.001`, `quorate_peer_frames_sent_total{peer="n2"} 110`, `quorate_peer_frames_sent_total{peer="n3"} 0`, `quorate_disk_syncs_total 111`, `quorate_raft_log_disk_bytes 100`, `quorate_raft_log_cache_hits_total 5`,
 		`quorate_timer_lateness_seconds_bucket{kind="message",le="0.005"} 1`, `quorate_timer_lateness_seconds_count{kind="message"} 2`,
 		`quorate_consumer_timeout_actions_total{action="cancel"} 1`, `quorate_consumer_timeout_actions_total{action="suspend"} 2`,
 		`quorate_consumer_timeout_actions_total{action="channel_close"} 3`, `quorate_consumer_timeout_actions_total{action="get"} 4`,

@@ -393,6 +393,7 @@ var table = []metric{
 	{"quorate_disk_hung", gauge, nil, "1 while a read or write of the node's stores does not return: the node leads nothing and has withdrawn from the cluster, see operations.md", one(func(s *Stats) float64 { return truth(s.Watchdog.Hung) })},
 	{"quorate_disk_hangs_total", counter, nil, "How often the disk has hung since the node started", one(func(s *Stats) uint64 { return s.Watchdog.Hangs })},
 	{"quorate_disk_write_wait_seconds", gauge, nil, "Age in seconds of the oldest outstanding read or write of the node's stores; 0: there is none", one(func(s *Stats) float64 { return s.Watchdog.Waiting.Seconds() })},
+	{"quorate_disk_syncs_total", counter, nil, "Calls of fsync and fdatasync for files and folders of the node's stores", one(func(s *Stats) uint64 { return s.Watchdog.Syncs })},
 	{"quorate_stall_seconds_total", counter, nil, "Seconds during which the process was kept from running, counting only stalls of more than 50 ms", one(func(s *Stats) float64 { return s.Watchdog.Stalled.Seconds() })},
 	{"quorate_stall_seconds_max", gauge, nil, "The longest time in seconds for which the process was kept from running, since the node started", one(func(s *Stats) float64 { return s.Watchdog.LongestStall.Seconds() })},
 	{"quorate_quarantined_groups", gauge, nil, "Queues that this node does not lead because work for them has panicked here, see operations.md", one(func(s *Stats) int { return s.Replicas.Quarantined })},
@@ -485,6 +486,7 @@ var table = []metric{
 	})},
 	{"quorate_peer_alive", gauge, peerLabel, "1 while the other node is up", eachPeer(func(s *Stats, i int) (float64, bool) { return truth(s.Links.Peers[i].Alive), true })},
 	{"quorate_peer_linked", gauge, peerLabel, "1 while there is a link to the other node", eachPeer(func(s *Stats, i int) (float64, bool) { return truth(s.Links.Peers[i].Linked), true })},
+	{"quorate_peer_frames_sent_total", counter, peerLabel, "Messages, requests, answers and pings sent to the other node, each piece of a long one; many share a write to the network", eachPeer(func(s *Stats, i int) (float64, bool) { return float64(s.Links.Peers[i].Sent), true })},
 	{"quorate_peer_backlog_bytes", gauge, peerLabel, "Bytes that wait to be sent to the other node", eachPeer(func(s *Stats, i int) (float64, bool) { return float64(s.Links.Peers[i].Backlog), true })},
 	{"quorate_peer_round_trip_seconds", gauge, peerLabel, "Round trip of the last ping to the other node, in seconds", eachPeer(func(s *Stats, i int) (float64, bool) {
 		return s.Links.Peers[i].RoundTrip.Seconds(), s.Links.Peers[i].RoundTrip > 0

@@ -131,7 +131,7 @@ func (in *inbound) serve() error {
 	defer in.p.left(in)
 	defer context.AfterFunc(in.m.ctx, func() { in.cancel(ErrClosed) })()
 	in.m.done.Go(func() {
-		in.cancel(in.out.run(in.ctx.Done(), func(b *batch) error { return in.stream.SendMsg(b) }))
+		in.cancel(in.out.run(in.ctx.Done(), func(b *batch) error { return in.p.send(in.stream, b) }))
 	})
 	in.m.done.Go(func() {
 		defer close(in.received)

@@ -155,7 +155,7 @@ var errSuspected = errors.New("peer: node does not respond")
 func (l *link) serve() error {
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		err := l.out.run(l.ctx.Done(), func(b *batch) error { return l.stream.SendMsg(b) })
+		err := l.out.run(l.ctx.Done(), func(b *batch) error { return l.p.send(l.stream, b) })
 		l.cancel(err)
 	})
 	wg.Go(func() { l.cancel(l.receive()) })

@@ -290,6 +290,8 @@ type PeerStatus struct {
 	Epoch         uint64
 	// Backlog is the number of bytes waiting to be sent.
 	Backlog int
+	// Sent counts the frames sent to it: messages, requests, answers and pings, each piece of a long one.
+	Sent uint64
 	// RoundTrip of the last answered ping, or of the hello; 0: there is no link.
 	RoundTrip time.Duration
 }

@@ -84,6 +84,13 @@ func TestMessagesArriveInOrder(t *testing.T) {
 				next[r.from]++
 			}
 		}
+		for _, m := range c.members {
+			for _, p := range m.Peers() {
+				if p.Sent < count {
+					t.Errorf("%s has sent %d frames to %s", m.name, p.Sent, p.Node)
+				}
+			}
+		}
 	})
 }
 
@@ -145,6 +152,15 @@ func TestCall(t *testing.T) {
 			if err != nil || string(reply) != "n1 "+req {
 				t.Fatalf("%d bytes: %d bytes, %v", len(req), len(reply), err)
 			}
+		}
+		const calls = 200
+		for range calls {
+			if _, err := m.Call(ctx, "n2", testEcho, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if sent := c.members["n2"].Peers()[0].Sent; sent < calls {
+			t.Errorf("n2 has sent %d frames, its answers among them", sent)
 		}
 		_, err := m.Call(ctx, "n2", testEcho, []byte("fail"))
 		var remote *RemoteError

@@ -32,6 +32,7 @@ type peer struct {
 	use       usage
 	// What is known of the last link to it, see pulse.
 	roundTrip, slack atomic.Int64
+	sent             atomic.Uint64 // frames, on all streams so far
 
 	// mu guards the fields below. Events are emitted while it is held, so that they are in the
 	// order of the changes.
@@ -340,10 +341,16 @@ func (p *peer) upEvent() (Event, bool) {
 	return p.event(true, ""), p.live.alive
 }
 
+// send sends a batch on one of the node's streams, and counts its frames first: it is gRPC's afterwards.
+func (p *peer) send(stream interface{ SendMsg(any) error }, b *batch) error {
+	p.sent.Add(uint64(b.frames))
+	return stream.SendMsg(b)
+}
+
 func (p *peer) status() PeerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := PeerStatus{Node: p.name, Alive: p.live.alive, Incarnation: p.live.incarnation, Epoch: p.live.epoch}
+	s := PeerStatus{Node: p.name, Alive: p.live.alive, Incarnation: p.live.incarnation, Epoch: p.live.epoch, Sent: p.sent.Load()}
 	if a := p.addresses.next(); a != nil {
 		s.Address = a.name
 	}

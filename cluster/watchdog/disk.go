@@ -30,6 +30,7 @@ type Disk struct {
 	// since is when an operation began, in awake time plus 1; 0: there is none.
 	since [operations]atomic.Int64
 	begun atomic.Uint64 // operations
+	syncs atomic.Uint64 // of files and folders, that make durable what was written
 }
 
 // NewDisk returns a watch. gate, if not nil, is called before each write and may
@@ -192,17 +193,19 @@ func (w watchedFile) Preallocate(offset, length int64) error {
 
 // Sync implements vfs.File.
 func (w watchedFile) Sync() error {
+	w.d.syncs.Add(1)
 	defer w.d.end(w.d.write())
 	return w.File.Sync()
 }
 
 // SyncData implements vfs.File.
 func (w watchedFile) SyncData() error {
+	w.d.syncs.Add(1)
 	defer w.d.end(w.d.write())
 	return w.File.SyncData()
 }
 
-// SyncTo implements vfs.File.
+// SyncTo implements vfs.File. It begins to write, and makes nothing durable.
 func (w watchedFile) SyncTo(length int64) (bool, error) {
 	defer w.d.end(w.d.write())
 	return w.File.SyncTo(length)

@@ -157,6 +157,9 @@ func TestDiskWaits(t *testing.T) {
 			t.Errorf("%s: waiting for %v after its end", name, got)
 		}
 	}
+	if n := d.syncs.Load(); n != 3 {
+		t.Errorf("%d syncs, want those of two files and a folder", n)
+	}
 	must(f.Close())
 	must(rw.Close())
 	must(folder.Close())

@@ -116,13 +116,14 @@ type Stats struct {
 	Hung    bool // the disk, at present
 	Hangs   uint64
 	Waiting time.Duration // age of the oldest read or write in progress
+	Syncs   uint64        // of the stores' files and folders
 	// How long the process was not able to run, in total and at most at a time.
 	Stalled, LongestStall time.Duration
 }
 
 // Stats returns the findings so far.
 func (w *Watchdog) Stats() Stats {
-	s := Stats{Hung: w.hung.Load(), Hangs: w.hangs.Load(), Waiting: w.disk.Waiting()}
+	s := Stats{Hung: w.hung.Load(), Hangs: w.hangs.Load(), Waiting: w.disk.Waiting(), Syncs: w.disk.syncs.Load()}
 	s.Stalled, s.LongestStall = w.clock.Stalls()
 	return s
 }

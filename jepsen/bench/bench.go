@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -208,6 +209,8 @@ type lab struct {
 	dir    string // parent of the clusters' folders
 	nodes  int    // 0: three
 	links  string // between nodes: tls or plain
+	// settings are further ones of the nodes, NAME=VALUE.
+	settings []string
 }
 
 // lab adds the flags of every verb that starts a cluster.
@@ -221,7 +224,19 @@ func (f flags) lab() *lab {
 		}
 		return nil
 	})
+	f.Func("setting", "a `NAME=VALUE` of the nodes' settings; may be given several times", func(s string) error {
+		if name, _, ok := strings.Cut(s, "="); !ok || name == "" {
+			return errors.New("it is NAME=VALUE")
+		}
+		l.settings = append(l.settings, s)
+		return nil
+	})
 	return l
+}
+
+// nodes adds the flag for the number of nodes.
+func (f flags) nodes(l *lab) {
+	f.Var(bounded{&l.nodes, 3, 7}, "nodes", "`number` of nodes of the cluster, 3 to 7; queues have three replicas (default 3)")
 }
 
 // onLab starts a cluster, lets the bench measure it, and stops it.
@@ -234,6 +249,9 @@ func (b *bench) onNodes(o cluster.Options, measure func()) (err error) {
 	o.Binary, o.Nodes = b.lab.binary, b.lab.nodes
 	if b.lab.links == "plain" {
 		o.Args = append(o.Args, "--set=cluster.ssl=none")
+	}
+	for _, s := range b.lab.settings {
+		o.Args = append(o.Args, "--set="+s)
 	}
 	c, err := cluster.Start(b.ctx, o)
 	if err != nil {

@@ -103,6 +103,9 @@ func TestCommandLine(t *testing.T) {
 		{"throughput", "-prefetch", "10", "-ack-every", "11"},
 		{"rate", "-rate", "0"},
 		{"queues", "-queues", "0"},
+		{"queues", "-in-flight", "0"},
+		{"queues", "-setting", "raft.idle_after"},
+		{"queues", "-setting", "=1s"},
 		{"growth", "-queues", "1,x"},
 		{"growth", "-backlogs", "-1"},
 		{"soak", "-duration", "1s"},
@@ -198,25 +201,6 @@ func TestLeaderIn(t *testing.T) {
 		if i, err := leaderIn(lines, q, r.name); err == nil {
 			t.Errorf("%s is led by node %d", q, i)
 		}
-	}
-}
-
-func TestTermGrowth(t *testing.T) {
-	var r report.Result
-	if grown := noteGrowth(&r, map[string]uint64{"a": 2, "b": 2, "c": 5}, map[string]uint64{"a": 3, "b": 2, "c": 6}); grown != 2 {
-		t.Errorf("%d have grown", grown)
-	}
-	want := []report.Note{{Name: "raft terms grew by 0 in", Value: 1, Unit: "queues"}, {Name: "raft terms grew by 1 in", Value: 2, Unit: "queues"}}
-	if !slices.Equal(r.Notes, want) {
-		t.Errorf("%+v", r.Notes)
-	}
-}
-
-// A queue's wait is that of the message that waited longest.
-func TestWaits(t *testing.T) {
-	s := sent{published: []time.Duration{1, 2, 10, 11}, confirmed: []time.Duration{4, 3, 11, 19}}
-	if got := s.waits(2); !slices.Equal(got, []time.Duration{3, 8}) {
-		t.Errorf("the queues waited %v", got)
 	}
 }
 

@@ -95,11 +95,7 @@ var verbs = []verb{
 		return func(b *bench) { b.keep(b.idle(*connections, max(*channels, *connections))) }
 	})},
 	{"suite", "start a cluster on loopback and measure all of it", onCluster(suiteFlags)},
-	{"queues", "the same with thousands of queues: declare, idle, lose a node, restart it", onCluster(func(f flags, _ *lab) func(*bench) {
-		n := f.number("queues", 10_000, 1, 1_000_000, "`number` of queues")
-		only := f.Bool("pages", false, "measure nothing but the HTTP API and the metrics")
-		return func(b *bench) { b.manyQueues(*n, *only) }
-	})},
+	{"queues", "the same with thousands of queues: declare, memory, idle, wake, lose a node, restart it", onCluster(crowdFlags)},
 	{"growth", "what a message costs with many active queues and with a backlog", onCluster(growthFlags)},
 	{"soak", "hold 70 % of the highest rate for long and see whether it stays flat", soakVerb},
 	{"peers", "the same loads on three nodes of RabbitMQ and of NATS, side by side", peersVerb},

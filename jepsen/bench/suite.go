@@ -45,7 +45,7 @@ func (b *bench) failoverSteps(all ...failover) (steps []step) {
 
 // suiteFlags adds the flags of the whole set of measurements on a cluster.
 func suiteFlags(f flags, l *lab) func(*bench) {
-	f.Var(bounded{&l.nodes, 3, 7}, "nodes", "`number` of nodes of the cluster, 3 to 7; queues have three replicas (default 3)")
+	f.nodes(l)
 	duration := f.Duration("duration", 10*time.Second, "how `long` each throughput run publishes")
 	rounds, only := f.rounds(), f.only()
 	number := func(name string, n, limit int, usage string) *int { return f.number(name, n, 0, limit, usage) }
@@ -63,7 +63,9 @@ func suiteFlags(f flags, l *lab) func(*bench) {
 	onward := number("forward", 100_000, unbounded, "`messages` of each of the runs forward; 0: no such runs")
 	return func(b *bench) {
 		if *only == "queues" {
-			b.manyQueues(*queues, false)
+			crowd := defaultCrowd
+			crowd.queues = *queues
+			b.manyQueues(crowd)
 			return
 		}
 		s := defaultShape

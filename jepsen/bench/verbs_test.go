@@ -14,19 +14,32 @@ import (
 	"github.com/quorate/quorate/jepsen/report"
 )
 
-// mustLab has a cluster measured.
-func mustLab(t *testing.T, measure func(b *bench)) {
+// mustLab has a cluster measured, whose nodes have settings.
+func mustLab(t *testing.T, measure func(b *bench), settings ...string) {
+	t.Helper()
+	if err := onTestLab(t, measure, settings...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func onTestLab(t *testing.T, measure func(b *bench), settings ...string) error {
 	t.Helper()
 	long.Test(t)
 	binary, err := cluster.BuildRelease(t.Context(), t.TempDir())
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	b := &bench{ctx: ctx, lab: &lab{binary: binary, dir: t.TempDir()}}
-	if err := b.onLab(func() { measure(b) }); err != nil {
-		t.Fatal(err)
+	b := &bench{ctx: ctx, lab: &lab{binary: binary, dir: t.TempDir(), settings: settings}}
+	return b.onLab(func() { measure(b) })
+}
+
+// Settings reach the nodes, which refuse one that they do not know.
+func TestUnknownSetting(t *testing.T) {
+	err := onTestLab(t, func(*bench) { t.Error("the cluster runs") }, "unknown.setting=1")
+	if err == nil || !strings.Contains(err.Error(), "unknown.setting") {
+		t.Errorf("%v", err)
 	}
 }
 
