@@ -90,6 +90,8 @@ type Config struct {
 	MaxConnections int
 
 	Heartbeat       time.Duration // of queue groups
+	IdleAfter       time.Duration // after which a queue's group sleeps; 0: never
+	AwakeTarget     int           // groups that do not
 	LeaderlessGrace time.Duration
 	GroupSize       int
 	LeaderLocator   catalog.Locator // empty: client-local

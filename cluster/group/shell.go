@@ -113,7 +113,7 @@ func (g *Group) LogBytes() uint64 {
 	i, r := g.read()
 	switch {
 	case r != nil:
-		return uint64(r.store.LiveBytes())
+		return r.live
 	case i.store == nil:
 		return 0
 	}
@@ -260,11 +260,10 @@ func (g *Group) soon(f func(i *instance)) {
 
 // Payload reads the payload of one message. It may be gone if the message is.
 func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
-	i, r := g.read()
-	if r != nil {
-		return r.store.Payload(ref)
+	if i := g.wake(); i != nil {
+		return i.Payload(ref)
 	}
-	return i.Payload(ref)
+	return nil, errReleased
 }
 
 // HeldBy says where a member finds a payload that this leader would send to it. It finds it if it has

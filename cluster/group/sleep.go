@@ -50,7 +50,8 @@ type record struct {
 	failed   bool     // the machine has failed, or is at no entry that is known: the replica is opened from its disk
 	lacks    []string // members that may lack entries: their nodes were down
 	replay   int64    // see usage
-	store    *raftlog.Group
+	origin   uint64
+	live     uint64        // bytes of payloads
 	stamper  clock.Stamper // the leader's
 	missed   atomic.Bool   // somebody was refused who waits for word of the leader
 
@@ -165,6 +166,7 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 	g.asleep.Store(r)
 	g.running.Store(nil)
 	g.host.groups.forget(i)
+	r.unload(g.host, g.spec.Group)
 	if !r.level || r.missed.Load() || g.host.config.Mesh.Waits(g.spec.Group) {
 		g.call()
 	}
@@ -215,7 +217,7 @@ func (i *instance) rouse(led uint64) {
 
 // rest ends the instance and records where it was. If the record is not level, the group has to be woken again.
 func (i *instance) rest(led uint64) (r *record) {
-	r = &record{since: time.Now(), leads: led != 0, leader: i.order.leader(), replay: i.usage.replay.Load(), store: i.store, snapshot: i.order.snapshot()}
+	r = &record{since: time.Now(), leads: led != 0, leader: i.order.leader(), replay: i.usage.replay.Load(), snapshot: i.order.snapshot()}
 	future := i.raft.Load().GetConfiguration()
 	r.config, r.configAt = future.Configuration(), future.Index()
 	r.members = i.Configuration()
@@ -229,6 +231,7 @@ func (i *instance) rest(led uint64) (r *record) {
 	if err != nil {
 		i.host.fail(codeDamaged, fmt.Sprintf("group %d: the term that it sleeps in: %v", i.id, err))
 	}
+	r.origin, r.live = i.store.Origin(), uint64(i.store.LiveBytes())
 	is := i.raft.Load()
 	r.at = recordedAt{i.positionOf(is.AppliedIndex()), term}
 	r.leads = r.leads && term == led
@@ -246,6 +249,14 @@ func (i *instance) rest(led uint64) (r *record) {
 		r.machine = i.applier.machine
 	}
 	return r
+}
+
+// unload has the store forget the log of a queue without messages, which is all on disk. Otherwise, or if something
+// uses it, it stays in memory.
+func (r *record) unload(h *Host, id fsm.GroupID) {
+	if r.level && r.state != nil {
+		h.config.Store.Unload(id)
+	}
 }
 
 // lacking returns the members that may not have everything, because their nodes are down.
@@ -306,11 +317,16 @@ func (g *Group) settle(i *instance, r *record) {
 func (h *Host) resume(g *Group, r *record) *instance {
 	h.ticker.remove(g)
 	i := newInstance(h, g, h.config.Logger.With("queue", g.spec.Name, "vhost", g.spec.VHost, "group", g.spec.Group))
-	i.store, i.log, i.applier.log = r.store, r.store, r.store
+	store, err := h.config.Store.Group(g.spec.Group)
+	if err != nil {
+		h.fail(codeDamaged, fmt.Sprintf("group %d: open its log: %v", g.spec.Group, err))
+	}
+	i.store, i.log, i.applier.log = store, store, store
 	i.order = replicated{i}
 	i.leadership.withdrawn = &h.withdrawn
 	if !r.failed {
-		i.applier.machine, i.applier.origin = r.take(h, &g.spec), r.store.Origin()
+		i.applier.machine, i.applier.origin = r.take(h, &g.spec), r.origin
+		store.Started(i.applier.machine.Live, i.applier.machine.Index())
 		i.usage.toReplay(r.replay)
 		i.resumes = r
 	}

@@ -51,7 +51,7 @@ func newSleepers(h *Host) *sleepers {
 
 // run looks for groups that may sleep until stop is closed.
 func (s *sleepers) run(stop <-chan struct{}) {
-	if s.after > 0 {
+	if s.after > 0 && s.host.config.Heartbeat == 0 { // else the members of one that sleeps would stand for election
 		worker.Every(stop, min(s.after/sleepChecks, longestSleepWait), s.check)
 	}
 }
