@@ -1,6 +1,7 @@
 package group
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -27,7 +28,7 @@ func TestCatalogAdmits(t *testing.T) {
 		return b
 	}
 	short, long := declare(strings.Repeat("k", 255)), declare(strings.Repeat("k", 256))
-	k := NewCatalog(CatalogConfig{})
+	k := NewCatalog(CatalogConfig{Logger: slog.New(slog.DiscardHandler)})
 	for name, c := range map[string]struct {
 		entry   []byte
 		refused int // answers

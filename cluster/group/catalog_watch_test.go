@@ -105,7 +105,7 @@ func TestCatalogLeaderHangs(t *testing.T) {
 	mustDefine(t, c.all[0], "first")
 	at := c.mustLead()
 	k, h, other := c.all[at], c.hosts[at], c.all[(at+1)%len(c.all)]
-	term, _ := k.leadsIn()
+	term, _ := k.LeadsIn()
 	c.gates[at].Lock()
 	goOn := sync.OnceFunc(c.gates[at].Unlock)
 	defer goOn() // a machine that hangs for ever cannot be closed
@@ -176,19 +176,19 @@ func TestCatalogTransferee(t *testing.T) {
 	k := c.all[lead]
 	gone, other := (lead+1)%3, (lead+2)%3
 	c.ends[gone]()
-	c.hosts[gone].mesh.Transport(catalogGroup) // of which nothing is taken
+	c.hosts[gone].mesh.Transport(CatalogGroup) // of which nothing is taken
 	mustDefine(t, k, "second")
-	term, _ := k.leadsIn()
+	term, _ := k.LeadsIn()
 	if got := k.transferee(term); got != trioNames[other] {
 		t.Fatalf("the transferee is %s, want %s", got, trioNames[other])
 	}
 	k.watchdog.noVote.Store(math.MaxInt64)
-	k.handover.yield(&k.replica, trioNames[gone], term, true)
+	k.Yield(trioNames[gone], term, true)
 	if log := c.log.String(); !strings.Contains(log, "it steps down") || !strings.Contains(log, "to="+trioNames[gone]) {
 		t.Errorf("%s was not told: %s", trioNames[gone], log)
 	}
 	await(t, "the other one leads", func() bool {
-		now, leads := c.all[other].leadsIn()
+		now, leads := c.all[other].LeadsIn()
 		return leads && now > term
 	})
 }
@@ -200,19 +200,21 @@ func TestCatalogHasNoTransferee(t *testing.T) {
 	mustDefine(t, c.all[0], "first")
 	lead := c.mustLead()
 	k := c.all[lead]
-	term, _ := k.leadsIn()
+	term, _ := k.LeadsIn()
 	for i, other := range c.all {
 		if i != lead {
-			other.trust.doubt.Store(&Doubt{})
+			other.Trusted().Open(&evidence{doubt: "lost"}, 0)
 		}
 	}
-	k.handover.yield(&k.replica, k.transferee(term), term, true)
+	k.Yield(k.transferee(term), term, true)
 	await(t, "raft goes on to another term", func() bool { return k.raft.Load().CurrentTerm() > term })
 	if said := strings.Count(c.log.String(), "it steps down"); said != 1 {
 		t.Errorf("it has stepped down %d times", said)
 	}
 	for _, other := range c.all {
-		other.trust.doubt.Store(nil)
+		if err := other.Trusted().Prove(); err != nil {
+			t.Error(err)
+		}
 	}
 	mustDefine(t, k, "second")
 }
@@ -225,13 +227,13 @@ func TestCatalogKeeps(t *testing.T) {
 	c := mustCatalogs(t, clock.set)
 	lead := c.mustLead()
 	k := c.all[lead]
-	await(t, "all are up", func() bool { return k.transferee(0) != "" && k.whyKeep(&k.watchdog.resigned, clock.now()) == "" })
-	k.watchdog.resigned.until.Store(int64(clock.now()) + 1)
-	if why := k.whyKeep(&k.watchdog.resigned, clock.now()); why != keepsPause {
+	await(t, "all are up", func() bool { return k.transferee(0) != "" && k.WhyKeep(&k.watchdog.resigned, clock.now()) == "" })
+	k.watchdog.resigned.Until.Store(int64(clock.now()) + 1)
+	if why := k.WhyKeep(&k.watchdog.resigned, clock.now()); why != KeepsPause {
 		t.Errorf("right after it has resigned: %q", why)
 	}
 	clock.pass(1)
-	if why := k.whyKeep(&k.watchdog.resigned, clock.now()); why != "" {
+	if why := k.WhyKeep(&k.watchdog.resigned, clock.now()); why != "" {
 		t.Errorf("after the pause: %q", why)
 	}
 	k.watchdog.noVote.Store(int64(clock.now()) + 1)
@@ -247,7 +249,7 @@ func TestCatalogKeeps(t *testing.T) {
 			h.shut(t)
 		}
 	}
-	await(t, "it is seen that nobody is up", func() bool { return k.whyKeep(&k.watchdog.resigned, clock.now()) == keepsMajority })
+	await(t, "it is seen that nobody is up", func() bool { return k.WhyKeep(&k.watchdog.resigned, clock.now()) == KeepsMajority })
 	if to := k.transferee(0); to != "" {
 		t.Errorf("its transferee is %s", to)
 	}
@@ -266,7 +268,7 @@ func TestCatalogStall(t *testing.T) {
 			t.Errorf("at %v it stands still for %v, want %v: %+v", at, s.For, want, s)
 		}
 	}
-	await(t, "nothing waits", func() bool { return k.watchdog.waiting.Load() == 0 && k.stall(1).For == 0 && !k.watchdog.entries.waits })
+	await(t, "nothing waits", func() bool { return k.watchdog.waiting.Load() == 0 && k.stall(1).For == 0 && !k.watchdog.entries.Waits })
 	stands(9, 0)
 	k.watchdog.waiting.Add(1)
 	stands(10, 0)
@@ -294,7 +296,7 @@ func TestCatalogStall(t *testing.T) {
 		return s.Last > s.Applied && s.For >= 30
 	})
 	goOn()
-	await(t, "all is applied", func() bool { return k.stall(at).For == 0 && !k.watchdog.entries.waits })
+	await(t, "all is applied", func() bool { return k.stall(at).For == 0 && !k.watchdog.entries.Waits })
 }
 
 // A leader that cannot help the catalog by giving it up keeps it, and says that
@@ -308,16 +310,16 @@ func TestCatalogHasNobodyToTakeOver(t *testing.T) {
 	if k.Stall() != nil {
 		t.Errorf("it stands still as %+v", k.Stall())
 	}
-	term, _ := k.leadsIn()
+	term, _ := k.LeadsIn()
 	gate.Lock()
 	goOn := sync.OnceFunc(gate.Unlock)
 	defer goOn()
-	k.spawn(func() { mustDefine(t, k, "second") })
+	k.tasks.Go(func() { mustDefine(t, k, "second") })
 	clock.await(t, "it is seen to stand still", func() bool { return k.Stall() != nil })
-	if s := k.Stall(); s.Keeps != keepsAlone || s.Reason != StuckCatalog || s.For < h.watch.bound {
+	if s := k.Stall(); s.Keeps != KeepsAlone || s.Reason != StuckCatalog || s.For < h.watch.bound {
 		t.Errorf("it stands still as %+v", s)
 	}
-	if now, leads := k.leadsIn(); !leads || now != term {
+	if now, leads := k.LeadsIn(); !leads || now != term {
 		t.Errorf("it leads: %v, in term %d", leads, now)
 	}
 	if count, _ := h.Resignations(); count[StuckCatalog] != 0 {
@@ -340,7 +342,7 @@ func TestClosedCatalogSendsNothing(t *testing.T) {
 	await(t, "the end of the link", func() bool { return !c.hosts[0].mesh.Alive(trioNames[1]) })
 	sent := make(chan bool, 1)
 	go func() {
-		sent <- c.all[0].notices.sendOne(trioNames[1], &commitNotice{index: 1, term: 1, leads: 1})
+		sent <- c.all[0].notices.sendOne(trioNames[1], Notice{Index: 1, Term: 1, Leads: 1})
 	}()
 	select {
 	case ok := <-sent:
@@ -354,12 +356,12 @@ func TestClosedCatalogSendsNothing(t *testing.T) {
 
 // Who founds a cluster, or is its only voter, does not wait for raft's timers, which never fire here.
 func TestFoundersElectAtOnce(t *testing.T) {
-	without := func(c *CatalogConfig) { c.heartbeat = never }
+	without := func(c *CatalogConfig) { c.heartbeat = Never }
 	var gate sync.Mutex
 	all := mustTrio(t)
 	for _, h := range all.hosts {
 		k, _ := mustStart(t, h, trioNames, &gate, without)
-		defer mustDefine(t, k, "from "+k.node) // by the leader that they elect
+		defer mustDefine(t, k, "from "+k.Node()) // by the leader that they elect
 	}
 	alone := mustTrio(t).hosts[1]
 	k, end := mustStart(t, alone, []string{alone.config.Node}, &gate, without)

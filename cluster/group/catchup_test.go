@@ -76,16 +76,16 @@ func TestFollowerCatchesUpFromTheLog(t *testing.T) {
 	}
 	g := c.leadAt(1)
 	c.mustStop(2)
-	before := g.lastIndex()
+	before := g.LastIndex()
 	next := uint64(1)
-	for g.lastIndex() < before+2*trailingMany {
+	for g.LastIndex() < before+2*trailingMany {
 		next = pour(t, g, next, 20, 64<<10, 1)
 	}
 	expire(t, g)
 	if err := g.snapshot(); err != nil {
 		t.Fatal(err)
 	}
-	if first, err := g.log.FirstIndex(); err != nil || first > before {
+	if first, err := g.store.FirstIndex(); err != nil || first > before {
 		t.Errorf("the log begins at %d, the member ends at %d (%v)", first, before, err)
 	}
 	await(t, "a member that does not lead to keep less than the leader", func() bool {
@@ -117,13 +117,13 @@ func TestInstallBringsWhatIsMissing(t *testing.T) {
 	await(t, "the backlog", func() bool { return ready(g) == backlog })
 	mustMatch(t, c.hosts[2].Group(1), g)
 	c.mustStop(2)
-	before := g.lastIndex()
+	before := g.LastIndex()
 	next = pour(t, g, next, more, size, -1)
 	next = pour(t, g, next, 1500, 16<<10, 1)
 	await(t, "what was to expire", func() bool { return ready(g) == backlog+more })
 	await(t, "the log to be cut", func() bool {
 		next = pour(t, g, next, 20, 64<<10, 1)
-		first, err := g.log.FirstIndex()
+		first, err := g.store.FirstIndex()
 		return err == nil && first > before+1
 	})
 	await(t, "what was to expire", func() bool { return ready(g) == backlog+more })
@@ -186,13 +186,13 @@ func TestRefusedSnapshotIsWrittenAnew(t *testing.T) {
 			return err
 		}
 		defer data.Close()
-		_, term := g.role()
+		_, term := g.Role()
 		req := &raft.InstallSnapshotRequest{
 			RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n1"), Addr: []byte("n1")}, SnapshotVersion: meta.Version,
 			Term: term, LastLogIndex: meta.Index, LastLogTerm: meta.Term, Size: meta.Size,
 			Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex,
 		}
-		return g.transport.InstallSnapshot("n3", "n3", req, &raft.InstallSnapshotResponse{}, data)
+		return g.Transport().InstallSnapshot("n3", "n3", req, &raft.InstallSnapshotResponse{}, data)
 	}
 	if err := install(); !errors.Is(err, peer.ErrSuperseded) {
 		t.Fatalf("an older snapshot: %v", err)
@@ -247,7 +247,7 @@ func TestSnapshotsInProportion(t *testing.T) {
 	}
 	at := g.SnapshotIndex()
 	for i := range uint64(4200) { // more than fit into a few entries
-		if err := g.raft.Load().Barrier(0).Error(); err != nil {
+		if err := g.Raft().Barrier(0).Error(); err != nil {
 			t.Fatal(err)
 		}
 		if i%600 == 0 {
@@ -289,17 +289,17 @@ func TestNeededByTwo(t *testing.T) {
 	for i := range uint64(20) {
 		c.mustServe(1, i+1) // an entry each
 	}
-	if err := g.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+	if err := g.Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
 		t.Fatal(err)
 	}
 	term := g.Term()
 	for _, h := range c.hosts[1:] {
 		mustMatch(t, h.Group(1), g)
 	}
-	await(t, "nothing is on its way", func() bool { return !g.reached("n2", term).Busy && !g.reached("n3", term).Busy })
+	await(t, "nothing is on its way", func() bool { return !g.Reached("n2", term).Busy && !g.Reached("n3", term).Busy })
 	for _, tc := range [][3]uint64{{9, 5, 5}, {4, 5, 4}} {
-		g.transport.Lacks("n2", term, tc[0])
-		g.transport.Lacks("n3", term, tc[1])
+		g.Transport().Lacks("n2", term, tc[0])
+		g.Transport().Lacks("n3", term, tc[1])
 		if from := g.needed(1 << 30); from != tc[2] {
 			t.Errorf("members that have %d and %d need what follows %d", tc[0], tc[1], from)
 		}
@@ -314,25 +314,25 @@ func TestGroupsShareWhatIsKept(t *testing.T) {
 	for i := range uint64(20) {
 		c.mustServe(1, i+1) // an entry each
 	}
-	if err := g.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+	if err := g.Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
 		t.Fatal(err)
 	}
 	term, s := g.Term(), h.snapshots
 	mustMatch(t, c.hosts[1].Group(1), g)
-	await(t, "nothing is on its way", func() bool { return !g.reached("n2", term).Busy })
+	await(t, "nothing is on its way", func() bool { return !g.Reached("n2", term).Busy })
 	for _, tc := range []struct {
 		others []bool // much
 		kept   bool
 	}{{nil, true}, {[]bool{false, false}, true}, {[]bool{true}, false}} {
 		for intact := false; !intact; { // the scheduler lets go of groups that are closed
-			g.transport.Lacks("n2", term, 3)
+			g.Transport().Lacks("n2", term, 3)
 			all := g.store.Retained(3, 1<<30)
 			s.mu.Lock()
 			h.config.Retained = all + all/2
 			clear(s.retained)
 			for _, much := range tc.others {
-				x := &Group{}
-				x.closed.Store(true)
+				x := &Group{Replica: NewReplica(ReplicaConfig{})}
+				x.End()
 				s.retained[x] = kept{much: much}
 			}
 			s.mu.Unlock()
@@ -386,21 +386,21 @@ func TestHoldsFollowMembers(t *testing.T) {
 	for i := range uint64(20) {
 		c.mustServe(1, i+1) // an entry each
 	}
-	if err := g.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+	if err := g.Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
 		t.Fatal(err)
 	}
 	term := g.Term()
 	for _, h := range c.hosts[1:] {
 		mustMatch(t, h.Group(1), g)
 	}
-	await(t, "nothing is on its way", func() bool { return !g.reached("n2", term).Busy && !g.reached("n3", term).Busy })
+	await(t, "nothing is on its way", func() bool { return !g.Reached("n2", term).Busy && !g.Reached("n3", term).Busy })
 	holds := func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.retained[g].from != 0
 	}
 	await(t, "entries are held", func() bool {
-		g.transport.Lacks("n2", term, 3)
+		g.Transport().Lacks("n2", term, 3)
 		s.retainFor(g)
 		return holds()
 	})

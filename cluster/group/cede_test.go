@@ -10,7 +10,7 @@ import (
 func TestLeaderOutOfReachAtRest(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")
 	for _, n := range p.nodes {
-		n.open, n.leader, n.due = true, "a", never
+		n.open, n.leader, n.due = true, "a", Never
 	}
 	p.nodes["a"].lost("c")
 	p.nodes["c"].lost("a")

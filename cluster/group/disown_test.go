@@ -16,9 +16,9 @@ func TestElectLeaderComesBack(t *testing.T) {
 		due   time.Duration
 		stays bool
 	}{
-		{"soon", 0, never, true},
-		{"late", 2 * time.Second, never, true},
-		{"never", time.Hour, never, false},
+		{"soon", 0, Never, true},
+		{"late", 2 * time.Second, Never, true},
+		{"never", time.Hour, Never, false},
 		{"late, and something is due", 2 * time.Second, 0, false},
 	} {
 		p := newPretend(t, "a", "b", "c")
@@ -127,7 +127,7 @@ func TestElectLendsItsLog(t *testing.T) {
 			p.nodes[name].unreached["a"], p.nodes["a"].unreached[name] = true, true
 			p.nodes[name].quarantined, p.nodes[name].learner = slices.Contains(tc.barred, name), tc.learner == name
 		}
-		p.nodes["b"].log.index = 20
+		p.nodes["b"].log.Index = 20
 		p.nodes["b"].start()
 		p.nodes["c"].start()
 		p.run(4 * time.Second)

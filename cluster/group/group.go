@@ -25,14 +25,6 @@ import (
 	"github.com/quorate/quorate/fsm/queue"
 )
 
-// ErrNotLeading is returned for a submission to a replica that does not lead or has not yet
-// applied everything its predecessor committed.
-var ErrNotLeading = errors.New("this node does not lead the group")
-
-// ErrTransferring is returned for a submission to a leader that is handing its leadership over: either
-// it goes on soon, and says so, or another one does.
-var ErrTransferring = errors.New("the leadership is being transferred")
-
 // Outside acts on the effects of leading groups. Its methods are called without holding any lock
 // of the group and must not block for long.
 type Outside interface {
@@ -63,10 +55,11 @@ type Spec struct {
 // Group is this node's replica of one queue. It connects its parts, each of which owns the state
 // it guards, and changes this node's role in the group.
 type Group struct {
-	replica // raft; for a local queue, only its end
+	*Replica // raft; for a local queue, only its end
 
 	spec  Spec
 	host  *Host
+	slog  *slog.Logger
 	order order
 	store *raftlog.Group // nil for a local queue
 
@@ -81,6 +74,7 @@ type Group struct {
 	throttle   throttle
 	usage      usage
 	sharing    sharing
+	complete   complete
 	watched    atomic.Bool   // see watch
 	ledIn      atomic.Uint64 // term of the last leader that was seen; 0: none was
 	wantedAt   atomic.Int64  // when somebody last waited for a leader, in ns; 0: nobody has
@@ -92,8 +86,8 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := newGroup(h, spec, h.config.Logger.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group))
-	g.store, g.log, g.applier.log = store, store, store
+	g := newGroup(h, spec, store, h.config.Logger.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group))
+	g.applier.log = store
 	g.order = replicated{g}
 	g.leadership.withdrawn = &h.withdrawn
 	if err := g.openRaft(); err != nil {
@@ -101,8 +95,8 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 		return nil, err
 	}
 	h.groups.add(g)
-	g.raft.Load().RegisterObserver(raft.NewObserver(h.observed, true, wanted))
-	if g.isLearner() {
+	g.Raft().RegisterObserver(raft.NewObserver(h.observed, true, wanted))
+	if g.IsLearner() {
 		h.learners.begin(spec.Group, g)
 	}
 	h.elections.begin(g)
@@ -114,9 +108,9 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 // proposer as a replica's, without raft and without anything on disk. It serves when OpenLocal
 // returns.
 func (h *Host) OpenLocal(spec Spec) *Group {
-	g := newGroup(h, spec, h.config.Logger)
+	g := newGroup(h, spec, nil, h.config.Logger)
 	g.order = &local{
-		replica: &g.replica, bytes: &h.localBytes, applier: &g.applier, proposer: &g.proposer,
+		replica: g.Replica, bytes: &h.localBytes, applier: &g.applier, proposer: &g.proposer,
 		lead: &g.leadership, announce: g.announce,
 	}
 	g.proposer.begin(h.config.Clock, 0)
@@ -161,15 +155,14 @@ func (h *Host) storeOf(spec *Spec) (*raftlog.Group, error) {
 
 // newGroup returns a group whose parts are connected. It does nothing until it has an order and,
 // unless the queue is local, raft.
-func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
+func newGroup(h *Host, spec Spec, store *raftlog.Group, log *slog.Logger) *Group {
 	g := &Group{
-		replica: replica{
-			id: spec.Group, node: h.config.Node, mesh: h.config.Mesh, slog: log, spawn: h.tasks.Go,
-			ending: make(chan struct{}), termChanged: func() { h.elections.termChanged(spec.Group) },
-		},
-		spec: spec, host: h,
+		spec: spec, host: h, slog: log, store: store,
 	}
-	g.unsettled = func() { h.lag.note(g) }
+	g.Replica = NewReplica(ReplicaConfig{
+		Group: spec.Group, Node: h.config.Node, Preferred: spec.Members, Mesh: h.config.Mesh, Log: store, Logger: log, Spawn: h.tasks.Go,
+		TermChanged: func() { h.elections.termChanged(spec.Group) }, Unsettled: func() { h.lag.note(g) },
+	})
 	release := func(indexes []uint64) { g.order.release(indexes) }
 	g.guard = guard{
 		spec: &g.spec, slog: h.config.Logger, now: h.config.Clock.Now, panics: &h.panics,
@@ -195,9 +188,9 @@ func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
 		newMachine: func() *queue.Machine { return h.newMachine(spec) },
 		machine:    h.newMachine(spec),
 	}
-	g.applier.probes = probes{lock: &g.applier.mu, index: g.applier.index, freeze: g.applier.freeze}
+	g.applier.probes = Probes{Lock: &g.applier.mu, Index: g.applier.index, Freeze: g.applier.freeze}
 	g.connectProposer()
-	g.throttle = throttle{budget: &h.catchUp, needs: g.needs, last: g.lastIndex, ending: g.ending, stop: h.stop}
+	g.throttle = throttle{budget: &h.catchUp, needs: g.Needs, last: g.LastIndex, ending: g.Ending(), stop: h.stop}
 	return g
 }
 
@@ -223,7 +216,7 @@ func (g *Group) connectProposer() {
 	g.settings = settings{
 		wanted: g.wantedSettings, view: g.View, submit: g.Submit, active: g.proposer.active, spawn: h.tasks.Go,
 		leads:  func() bool { return g.leadership.term.Load() != 0 },
-		ending: g.ending, guard: &g.guard, slog: g.slog,
+		ending: g.Ending(), guard: &g.guard, slog: g.slog,
 	}
 }
 
@@ -257,12 +250,12 @@ func (h *Host) observe(stop <-chan struct{}) {
 			return
 		case o := <-h.observed:
 			g := h.groups.ofRaft(o.Raft)
-			if g == nil || g.isClosed() {
+			if g == nil || g.IsClosed() {
 				continue
 			}
 			switch data := o.Data.(type) {
 			case raft.RaftState:
-				g.tenure.end()
+				g.TenureEnded()
 				h.done.Go(g.review)
 			case raft.LeaderObservation:
 				h.leaderSeen(g, string(data.LeaderID))
@@ -275,7 +268,7 @@ func (h *Host) leaderSeen(g *Group, leader string) {
 	if leader != "" {
 		g.ledIn.Store(g.Term())
 	}
-	if g.isLearner() && leader != "" {
+	if g.IsLearner() && leader != "" {
 		h.learners.hasten(g.spec.Group)
 	}
 	switch {
@@ -294,7 +287,7 @@ type leadership struct {
 	changing     longLock      // one change at a time
 	term         atomic.Uint64 // in which this node serves; 0: none
 	transferring atomic.Bool   // it takes no commands, see Transfer. Set under the proposer's lock
-	resigned     resignation
+	resigned     Resigning
 
 	guard     *guard
 	withdrawn *atomic.Bool  // the node leads nothing, see Host.Withdraw; nil for a local queue, which it does not affect
@@ -356,7 +349,7 @@ func (l *leadership) barred() bool {
 
 // hasResigned reports whether the group has resigned here in the current term.
 func (l *leadership) hasResigned() bool {
-	term := l.resigned.term.Load()
+	term := l.resigned.Term.Load()
 	return term != 0 && term == l.raftTerm()
 }
 
@@ -374,7 +367,7 @@ func (g *Group) review() {
 	l := &g.leadership
 	l.changing.Lock()
 	defer l.changing.Unlock()
-	if g.isClosed() {
+	if g.IsClosed() {
 		return
 	}
 	lead := g.order.leads()
@@ -401,7 +394,7 @@ func (g *Group) enter() {
 	if !ok {
 		return
 	}
-	if g.IsLocal() && g.isClosed() { // meanwhile; the end of a replica waits for the change
+	if g.IsLocal() && g.IsClosed() { // meanwhile; the end of a replica waits for the change
 		g.leave()
 		return
 	}
@@ -419,11 +412,11 @@ func (g *Group) enter() {
 		g.begun(term)
 		return
 	}
-	g.spawn(func() {
+	g.host.tasks.Go(func() {
 		select {
 		case <-time.After(firstEntryWait):
 			g.begun(term)
-		case <-g.ending:
+		case <-g.Ending():
 		}
 	})
 }
@@ -484,7 +477,7 @@ func (g *Group) barred() bool { return g.leadership.barred() }
 
 // resignedLately reports whether the group has resigned here recently.
 func (g *Group) resignedLately() bool {
-	until := g.leadership.resigned.until.Load()
+	until := g.leadership.resigned.Until.Load()
 	return until != 0 && until > int64(g.host.watch.now())
 }
 
@@ -546,7 +539,7 @@ func (g *Group) View(f func(m *queue.Machine)) { g.applier.view(f) }
 // The state is frozen between two entries, in the time that a snapshot takes, and
 // hashed outside of the lock.
 func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
-	return g.applier.probes.hashAt(at, wait, g.ending)
+	return g.applier.probes.HashAt(at, wait, g.Ending())
 }
 
 // Replay gives a queue's history on this node to a reader, up to the last entry
@@ -557,7 +550,7 @@ func (g *Group) Replay(to Replayer) error {
 		return ErrNoHistory
 	}
 	s, err := replay(g.store, g.Progress().Applied, to)
-	return errors.Join(err, s.failure())
+	return errors.Join(err, s.Failure())
 }
 
 // Resync reads the messages a consumer holds after a delivery, up to the size limit of an answer,
@@ -602,7 +595,7 @@ func (g *Group) HeldBy(node string, ref fsm.Ref) (at Shared, ok bool) {
 		return Shared{}, false
 	}
 	payloads, term := g.store.Recent(ref.Index)
-	if payloads == nil || g.reached(node, lead).Index < ref.Index && g.transport.Sent(node, lead) < ref.Index {
+	if payloads == nil || g.Reached(node, lead).Index < ref.Index && g.Transport().Sent(node, lead) < ref.Index {
 		return Shared{}, false
 	}
 	return Shared{ref, term}, true
@@ -622,7 +615,7 @@ func (g *Group) Stored(at Shared) []byte {
 	if g.store == nil {
 		return nil
 	}
-	payloads := g.mesh.Arriving(g.id, at.Index, at.Term)
+	payloads := g.host.config.Mesh.Arriving(g.spec.Group, at.Index, at.Term)
 	if payloads == nil {
 		var term uint64
 		if payloads, term = g.store.Recent(at.Index); term != at.Term {
@@ -668,17 +661,17 @@ func (g *Group) Expire(timeout time.Duration) error {
 // Remove removes a node from the members. Only the leader can do this, and it cannot remove
 // itself: it has to transfer its leadership first.
 func (g *Group) Remove(node string) error {
-	if node == g.node {
+	if node == g.Node() {
 		return errors.New("a leader cannot remove itself")
 	}
-	return g.replica.Remove(node)
+	return g.Replica.Remove(node)
 }
 
-// founders returns the members according to the catalog.
-func (g *Group) founders() []string { return g.spec.Members }
+// Founders returns the members according to the catalog.
+func (g *Group) Founders() []string { return g.spec.Members }
 
-// votes is called when the replica is no longer a learner.
-func (g *Group) votes() {
+// Votes is called when the replica is no longer a learner.
+func (g *Group) Votes() {
 	g.slog.Info("the replica is up to date again, and votes")
 	g.standByTimers()
 	if g.Leader() == "" {

@@ -41,7 +41,7 @@ func TestMoveIsRefused(t *testing.T) {
 	c := mustTrio(t, patientRaft)
 	g := c.mustOpen(1)[0]
 	to, term := c.other(g), g.Term()
-	for _, nobody := range []string{"n9", g.node} {
+	for _, nobody := range []string{"n9", g.Node()} {
 		if err := g.Transfer(nobody); !errors.Is(err, ErrNotHandedOver) || g.handover.rests() > 0 {
 			t.Errorf("a move to %s: %v", nobody, err)
 		}
@@ -88,7 +88,7 @@ func TestCatalogMoves(t *testing.T) {
 	mustDefine(t, c.all[0], "first")
 	lead := c.mustLead()
 	from, to := c.all[lead], c.all[(lead+1)%3]
-	term, _ := from.leadsIn()
+	term, _ := from.LeadsIn()
 	entry, err := logpb.Marshal(&logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "v"}}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -96,10 +96,10 @@ func TestCatalogMoves(t *testing.T) {
 	from.handover.moving.Store(true)
 	for _, of := range []*Catalog{from, to} {
 		if _, _, err := of.attempt(t.Context(), entry, true); err == nil || !strings.Contains(err.Error(), ErrTransferring.Error()) {
-			t.Errorf("%s, while the leadership moves: %v", of.node, err)
+			t.Errorf("%s, while the leadership moves: %v", of.Node(), err)
 		}
 	}
-	if err := from.Transfer(to.node); !errors.Is(err, errUnderWay) {
+	if err := from.Transfer(to.Node()); !errors.Is(err, errUnderWay) {
 		t.Errorf("a second move: %v", err)
 	}
 	from.handover.moving.Store(false)
@@ -111,12 +111,12 @@ func TestCatalogMoves(t *testing.T) {
 			mustDefine(t, c.all[(lead+2)%3], name)
 		}
 	}()
-	if err := from.Transfer(to.node); err != nil {
+	if err := from.Transfer(to.Node()); err != nil {
 		t.Error(err)
 	}
 	<-done
-	await(t, "the other one leads", func() bool { now, leads := to.leadsIn(); return leads && now == term+1 })
-	if err := from.Transfer(to.node); !errors.Is(err, ErrNotLeading) {
+	await(t, "the other one leads", func() bool { now, leads := to.LeadsIn(); return leads && now == term+1 })
+	if err := from.Transfer(to.Node()); !errors.Is(err, ErrNotLeading) {
 		t.Errorf("who does not lead hands over: %v", err)
 	}
 }
@@ -128,14 +128,14 @@ func TestCatalogMoveWaitsForTheLog(t *testing.T) {
 	mustDefine(t, c.all[0], "first")
 	lead := c.mustLead()
 	from, behind := c.all[lead], (lead+1)%3
-	term, _ := from.leadsIn()
+	term, _ := from.LeadsIn()
 	c.ends[behind]()
-	c.hosts[behind].mesh.Transport(catalogGroup) // of which nothing is taken
+	c.hosts[behind].mesh.Transport(CatalogGroup) // of which nothing is taken
 	mustDefine(t, from, "second")
 	if err := from.Transfer(trioNames[behind]); !lacks(err) || from.MayMove() {
 		t.Errorf("a move to one that lacks an entry: %v", err)
 	}
-	if now, leads := from.leadsIn(); !leads || now != term {
+	if now, leads := from.LeadsIn(); !leads || now != term {
 		t.Errorf("it leads: %v, in term %d, which was %d", leads, now, term)
 	}
 	mustDefine(t, from, "third")

@@ -1,7 +1,6 @@
 package group
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,19 +17,12 @@ import (
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
 // QueueConfig is a queue's effective settings.
 type QueueConfig = logpb.QueueConfig
-
-// Exit codes of a node that must not continue.
-const (
-	codeDamaged = 75 // what is on disk cannot be understood
-	codeTooOld  = 76 // an entry needs a newer version
-)
 
 // DefaultRetained is how many bytes a node keeps for lagging members unless configured otherwise:
 // some seconds at the highest rate, and little compared to a disk.
@@ -82,7 +74,7 @@ type Config struct {
 type Host struct {
 	config Config
 	groups registry
-	lines  logGate // of raft
+	lines  LogGate // of raft
 
 	ticker    *ticker
 	elections *elections
@@ -93,7 +85,7 @@ type Host struct {
 	admission *admission
 	catchUp   catchUpBudget
 	applying  applierNode
-	catalog   atomic.Pointer[Catalog] // nil: this host has no catalog
+	catalog   atomic.Pointer[Learner] // nil: this host has no catalog
 	observed  chan raft.Observation   // changes of state and leader, of all groups
 
 	localBytes atomic.Int64  // of the payloads of local queues
@@ -117,7 +109,7 @@ func NewHost(c Config) *Host {
 		observed: make(chan raft.Observation, 4096), stop: make(chan struct{}),
 	}
 	c.Clock.WhenAhead(h.ticker.wakeAll)
-	h.lines.now = time.Now
+	h.lines.Now = time.Now
 	h.catchUp.free = catchUpBytes
 	h.applying = applierNode{newest: c.Newest, late: c.Late, fail: h.fail}
 	h.elections = newElections(&h.config, h.tasks.Go, func(id fsm.GroupID) electable {
@@ -264,15 +256,15 @@ func (h *Host) PeerChanged(ev peer.Event) {
 // back has the members on a node that is back hear of this one, in every group that it leads.
 func (h *Host) back(node string) {
 	for _, g := range h.leaders() {
-		if g.has(node) {
-			g.back(node)
+		if g.Has(node) {
+			g.Back(node)
 		}
 	}
 }
 
 // leaders returns the groups in which raft has made this node the leader.
 func (h *Host) leaders() []*Group {
-	return h.groups.replicas(func(g *Group) bool { return !g.isClosed() && g.isLeader() })
+	return h.groups.replicas(func(g *Group) bool { return !g.IsClosed() && g.IsLeader() })
 }
 
 // checkLed checks the members of the groups that this node leads.
@@ -286,11 +278,20 @@ func (h *Host) checkLed() {
 	h.lag.round(now)
 }
 
+// Learn brings the catalog's replica on this node up to date if it is a learner, and has it answer the catalog's
+// learners on other nodes.
+func (h *Host) Learn(k Learner) {
+	h.catalog.Store(&k)
+	if k.Trusted().IsLearner() {
+		h.learners.begin(CatalogGroup, k)
+	}
+}
+
 // learnerGroup returns a replica on this node, or the catalog's, or nil.
-func (h *Host) learnerGroup(id fsm.GroupID) learnerGroup {
-	if id == catalogGroup {
-		if k := h.catalog.Load(); k != nil && k.Started() {
-			return k
+func (h *Host) learnerGroup(id fsm.GroupID) Learner {
+	if id == CatalogGroup {
+		if k := h.catalog.Load(); k != nil {
+			return *k
 		}
 		return nil
 	}
@@ -302,7 +303,7 @@ func (h *Host) learnerGroup(id fsm.GroupID) learnerGroup {
 
 // Learners returns the groups whose replicas on this node do not vote, ordered by number.
 func (h *Host) Learners() []*Group {
-	return slices.DeleteFunc(h.Groups(), func(g *Group) bool { return !g.isLearner() })
+	return slices.DeleteFunc(h.Groups(), func(g *Group) bool { return !g.IsLearner() })
 }
 
 // Quarantined returns the groups that do not lead on this node because their work has panicked,
@@ -416,7 +417,7 @@ func (r *registry) add(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.replicated[g.spec.Group] = g
-	r.byRaft[g.raft.Load()] = g
+	r.byRaft[g.Raft()] = g
 }
 
 // addLocal adds a local queue, or returns the existing one; nil if the registry is closed.
@@ -443,7 +444,7 @@ func (r *registry) remove(id fsm.GroupID) *Group {
 func (r *registry) forget(g *Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.byRaft, g.raft.Load())
+	delete(r.byRaft, g.Raft())
 }
 
 func (r *registry) removeLocal(id fsm.GroupID) *Group {
@@ -515,47 +516,4 @@ func (h *Host) aside(store *raftlog.Group) (left time.Duration, owner string, er
 		left--
 	}
 	return min(left, AsideTime), string(name), nil
-}
-
-// numbers gives this process's proposals their numbers, so that one that is proposed again is not
-// performed again.
-//
-//	from ≤ number of a proposal under way ≤ last < from + catalog.MaxProposals
-type numbers struct {
-	mu      sync.Mutex
-	changed sync.Cond // from has
-	last    uint64    // given
-	from    uint64    // least number under way, or last + 1
-	over    map[uint64]bool
-}
-
-func (n *numbers) init() {
-	n.changed.L = &n.mu
-	n.from, n.over = 1, map[uint64]bool{}
-}
-
-// begin gives a number to p. It waits while a proposal is under way that is so old that the machine
-// would not know both.
-func (n *numbers) begin(ctx context.Context, p *logpb.Proposal) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	err := awaitCond(ctx, &n.changed, "an old proposal", func() bool { return n.last+1-n.from < catalog.MaxProposals })
-	if err != nil {
-		return err
-	}
-	n.last++
-	p.Number, p.From = n.last, n.from
-	return nil
-}
-
-// end notes that nobody waits for the answer to a proposal any more.
-func (n *numbers) end(number uint64) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.over[number] = true
-	for n.over[n.from] {
-		delete(n.over, n.from)
-		n.from++
-	}
-	n.changed.Broadcast()
 }

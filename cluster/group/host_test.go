@@ -445,12 +445,12 @@ func TestFuturesEnd(t *testing.T) {
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	g.applier.mu.Lock() // nothing is applied
 	futures := []raft.Future{
-		endingWith(g.raft.Load().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0), g.ending),
-		endingWith(g.raft.Load().Barrier(0), g.ending),
+		EndingWith(g.Replica, g.Raft().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0)),
+		EndingWith(g.Replica, g.Raft().Barrier(0)),
 	}
-	ending := make(chan struct{})
-	other := endingWith(g.raft.Load().Barrier(0), ending)
-	close(ending)
+	ended := NewReplica(ReplicaConfig{})
+	other := EndingWith(ended, g.Raft().Barrier(0))
+	ended.End()
 	if err := other.Error(); err != raft.ErrRaftShutdown {
 		t.Errorf("a future answers %v", err)
 	}
@@ -463,7 +463,7 @@ func TestFuturesEnd(t *testing.T) {
 
 // taker is a transport that takes what fits.
 type taker struct {
-	transport
+	Transport
 	took []*raft.Log
 }
 
@@ -478,7 +478,7 @@ func TestBoundedRequests(t *testing.T) {
 	entry := func(data, extensions int) *raft.Log {
 		return &raft.Log{Data: make([]byte, data), Extensions: make([]byte, extensions)}
 	}
-	const limit = maxRequestBytes
+	const limit = MaxRequestBytes
 	for _, tc := range []struct {
 		name    string
 		entries []*raft.Log
@@ -491,7 +491,7 @@ func TestBoundedRequests(t *testing.T) {
 		{"one that is larger behind others", []*raft.Log{entry(1, 0), entry(1, 0), entry(0, limit), entry(1, 0)}, 2},
 	} {
 		k, args := &taker{}, &raft.AppendEntriesRequest{Entries: tc.entries}
-		if err := (boundedTransport{k, &longGroup{}, &longGroup{}, &longGroup{}}).AppendEntries("n2", "n2", args, nil); err != nil {
+		if err := (BoundedTransport{k, &longGroup{}, &longGroup{}, &longGroup{}}).AppendEntries("n2", "n2", args, nil); err != nil {
 			t.Fatal(err)
 		}
 		if len(k.took) != tc.want || len(args.Entries) != tc.want {

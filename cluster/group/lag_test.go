@@ -49,21 +49,21 @@ type slow struct {
 }
 
 func (s *slow) Spec() Spec                     { return Spec{Group: 3} }
-func (s *slow) leadsIn() (uint64, bool)        { s.checks++; return s.term, true }
-func (s *slow) lastStored() uint64             { return s.end }
+func (s *slow) LeadsIn() (uint64, bool)        { s.checks++; return s.term, true }
+func (s *slow) LastStored() uint64             { return s.end }
 func (s *slow) completed() (*complete, uint64) { return &s.done, s.lacked }
 func (s *slow) Configuration() []Member {
 	s.requested++
 	return []Member{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}
 }
-func (s *slow) nudge() { s.nudged++; s.end++ }
-func (s *slow) remind(n string) {
+func (s *slow) Nudge() { s.nudged++; s.end++ }
+func (s *slow) Remind(n string) {
 	if s.reminded == nil {
 		s.reminded = map[string]int{}
 	}
 	s.reminded[n]++
 }
-func (s *slow) reached(n string, _ uint64) peer.Reached {
+func (s *slow) Reached(n string, _ uint64) peer.Reached {
 	if n == "n3" && !s.both {
 		return peer.Reached{} // it is not alive
 	}
@@ -250,18 +250,18 @@ func TestLagWatchIsNotified(t *testing.T) {
 		c.hosts[0].tasks.Go(f) // it waits for a lock that is held here
 		await(t, "the group is noted by its leader", g.complete.noted.Load)
 	}
-	before := g.lastStored()
-	during(g.nudge)
+	before := g.LastStored()
+	during(g.Nudge)
 	await(t, "all have the entry", func() bool {
-		return !slices.ContainsFunc(all, func(r *Group) bool { return r.lastStored() <= before })
+		return !slices.ContainsFunc(all, func(r *Group) bool { return r.LastStored() <= before })
 	})
 	for _, r := range all {
 		if r != g && r.complete.noted.Load() {
-			t.Errorf("%s looks at the members of a group that it does not lead", r.node)
+			t.Errorf("%s looks at the members of a group that it does not lead", r.Node())
 		}
 	}
 	g.nudging.Store(true) // nothing is sent
-	during(func() { g.hasNoLeader("n2", 1) })
+	during(func() { g.HasNoLeader("n2", 1) })
 }
 
 // longGroup is a group with a log so long; it counts how often raft is to be
@@ -273,7 +273,7 @@ type longGroup struct {
 	given          int   // reservations that are over, each after its pause
 }
 
-func (g *longGroup) reserve(_ raft.ServerID, bytes int) func() {
+func (g *longGroup) Reserve(_ raft.ServerID, bytes int) func() {
 	g.reserved = append(g.reserved, bytes)
 	return func() {
 		if g.given++; g.paused != len(g.reserved) {
@@ -282,12 +282,12 @@ func (g *longGroup) reserve(_ raft.ServerID, bytes int) func() {
 	}
 }
 
-func (g *longGroup) lastIndex() uint64 { return g.end }
-func (g *longGroup) nudgeSoon()        { g.nudges++ }
+func (g *longGroup) LastIndex() uint64 { return g.end }
+func (g *longGroup) NudgeSoon()        { g.nudges++ }
 
 func (g *longGroup) Complete(*raft.Log) error { return nil }
 
-func (g *longGroup) pause(raft.ServerID, time.Duration, int) {
+func (g *longGroup) Pause(raft.ServerID, time.Duration, int) {
 	g.paused++
 }
 
@@ -310,12 +310,12 @@ func TestPipelineGoesOn(t *testing.T) {
 		left        uint64
 		nudge, take int
 	}{
-		{maxAppendEntries, 0, 0, 1},
-		{maxAppendEntries, 1, 1, 1},
-		{maxAppendEntries, lagsMuch, 1, 1},
-		{maxAppendEntries, lagsMuch + 1, 1, 0},
-		{maxAppendEntries - 1, 0, 0, 1},
-		{maxAppendEntries - 1, 5, 0, 1},
+		{MaxAppendEntries, 0, 0, 1},
+		{MaxAppendEntries, 1, 1, 1},
+		{MaxAppendEntries, lagsMuch, 1, 1},
+		{MaxAppendEntries, lagsMuch + 1, 1, 0},
+		{MaxAppendEntries - 1, 0, 0, 1},
+		{MaxAppendEntries - 1, 5, 0, 1},
 		{0, 0, 0, 1},
 	} {
 		g, pipe := &longGroup{end: 1000 + tc.left}, &openPipe{}
@@ -377,7 +377,7 @@ func TestWhoIsHeldBack(t *testing.T) {
 		for i := range tc.entries {
 			args.Entries = append(args.Entries, &raft.Log{Index: uint64(1001 - tc.entries + i)})
 		}
-		if err := (boundedTransport{&taker{}, g, g, g}).AppendEntries("n2", "n2", args, nil); err != nil || g.paused != tc.paused || len(g.reserved) != tc.paused || g.given != tc.paused {
+		if err := (BoundedTransport{&taker{}, g, g, g}).AppendEntries("n2", "n2", args, nil); err != nil || g.paused != tc.paused || len(g.reserved) != tc.paused || g.given != tc.paused {
 			t.Errorf("%d entries, %d left: paused %d times, reserved %v, %d given back after that (%v)", tc.entries, tc.left, g.paused, g.reserved, g.given, err)
 		}
 	}
@@ -431,14 +431,14 @@ func TestCatchUpBudgetOfANode(t *testing.T) {
 			t.Errorf("%d bytes are free, %d wait; want %d, %d", a.free, len(a.waiting), bytes, waiting)
 		}
 	}
-	for sent, counts := range map[int]int{1: minCatchUpBytes, maxRequestBytes: maxRequestBytes, 100 * maxRequestBytes: catchUpBytes} {
-		done := g.throttle.reserve("n2", sent)
+	for sent, counts := range map[int]int{1: minCatchUpBytes, MaxRequestBytes: MaxRequestBytes, 100 * MaxRequestBytes: catchUpBytes} {
+		done := g.throttle.Reserve("n2", sent)
 		left(catchUpBytes-counts, 0)
 		done()
 	}
 	share := func() <-chan func() {
 		taken := make(chan func(), 1)
-		h.done.Go(func() { taken <- g.throttle.reserve("n2", 1) })
+		h.done.Go(func() { taken <- g.throttle.Reserve("n2", 1) })
 		await(t, "it waits", func() bool {
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -458,7 +458,7 @@ func TestCatchUpBudgetOfANode(t *testing.T) {
 	c.mustStop(2)
 	(<-taken)()
 	left(0, 0)
-	done = g.throttle.reserve("n2", 1) // has nothing to wait for
+	done = g.throttle.Reserve("n2", 1) // has nothing to wait for
 	left(0, 0)
 	done()
 	left(0, 0)
@@ -474,30 +474,30 @@ func TestMemberWithoutLeaderLags(t *testing.T) {
 	g := c.leadAt(1)
 	term, last := g.Term(), uint64(0)
 	await(t, "all have everything", func() bool {
-		last = g.lastIndex()
+		last = g.LastIndex()
 		for _, n := range []string{"n2", "n3"} {
-			if r := g.reached(n, term); r.Busy || r.Index < last {
+			if r := g.Reached(n, term); r.Busy || r.Index < last {
 				return false
 			}
 		}
-		return last == g.lastIndex()
+		return last == g.LastIndex()
 	})
 	g.nudging.Store(true) // nothing is sent
-	g.hasNoLeader("n2", last-1)
-	if r := g.reached("n2", term); r.Index != last-1 {
+	g.HasNoLeader("n2", last-1)
+	if r := g.Reached("n2", term); r.Index != last-1 {
 		t.Errorf("it is taken to have entry %d, its log ends at %d", r.Index, last-1)
 	}
 	g.nudging.Store(false)
-	g.hasNoLeader("n2", last-1)
-	await(t, "it is sent something", func() bool { return g.lastIndex() > last && g.reached("n2", term).Index > last })
+	g.HasNoLeader("n2", last-1)
+	await(t, "it is sent something", func() bool { return g.LastIndex() > last && g.Reached("n2", term).Index > last })
 
 	c.hosts[1].mesh.DropGroup(1)
 	c.hosts[1].mesh.Transport(1) // of which nothing is taken
-	g.nudge()
-	await(t, "something is on its way", func() bool { return g.reached("n2", term).Busy })
-	was := g.reached("n2", term).Index
-	g.hasNoLeader("n2", 1)
-	if r := g.reached("n2", term); r.Index != was {
+	g.Nudge()
+	await(t, "something is on its way", func() bool { return g.Reached("n2", term).Busy })
+	was := g.Reached("n2", term).Index
+	g.HasNoLeader("n2", 1)
+	if r := g.Reached("n2", term); r.Index != was {
 		t.Errorf("it is taken to have entry %d, not %d, although something is on its way", r.Index, was)
 	}
 }

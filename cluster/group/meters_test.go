@@ -42,7 +42,7 @@ func TestMeters(t *testing.T) {
 
 // answering is a transport whose members take requests or refuse them.
 type answering struct {
-	transport
+	Transport
 	takes bool
 	err   error
 }

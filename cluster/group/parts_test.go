@@ -77,7 +77,7 @@ func TestLeadershipServes(t *testing.T) {
 	withdrawn.Store(true)
 	expect("while the node has withdrawn", 0)
 	withdrawn.Store(false)
-	l.resigned.begin(7, time.Hour)
+	l.resigned.Begin(7, time.Hour)
 	expect("having resigned", 0)
 	raftTerm = 8
 	expect("in a later term", 7)
@@ -448,7 +448,7 @@ func TestCatalogIsWatchedWhereItIsLed(t *testing.T) {
 	lead := c.mustLead()
 	for i, k := range c.all {
 		rests, waits := k.watchAgain(false), k.watchAgain(true)
-		if i == lead && (rests <= 0 || rests > 2*watchRest || waits != watchEvery) || i != lead && rests+waits != 0 {
+		if i == lead && (rests <= 0 || rests > 2*watchRest || waits != WatchEvery) || i != lead && rests+waits != 0 {
 			t.Errorf("node %d is watched again after %v, and after %v while something waits", i, rests, waits)
 		}
 	}

@@ -449,7 +449,7 @@ func TestElectQuarantined(t *testing.T) {
 				n := p.nodes[name]
 				n.quarantined = strings.Contains(tc.barred, name)
 				if slices.Contains(tc.longer, name) {
-					n.log.index++
+					n.log.Index++
 				}
 				n.start()
 			}
@@ -466,8 +466,8 @@ func TestElectInsteadOfQuarantined(t *testing.T) {
 		n := p.nodes[name]
 		n.open, n.leader, n.quarantined = true, "a", name != "c"
 	}
-	p.nodes["c"].log.index--
-	p.nodes["c"].log.term = 2
+	p.nodes["c"].log.Index--
+	p.nodes["c"].log.Term = 2
 	p.nodes["a"].start()
 	p.run(100 * time.Millisecond)
 	if len(p.stories) != 2 || !strings.HasSuffix(p.stories[0], "a yields to c") {
@@ -481,7 +481,7 @@ func TestElectInsteadOfQuarantined(t *testing.T) {
 	p.run(10 * time.Second)
 	p.mustCampaign()
 	p.nodes["b"].quarantined = false
-	p.nodes["b"].log = logPosition{2, 9}
+	p.nodes["b"].log = Position{2, 9}
 	p.run(2 * time.Second)
 	if len(p.stories) != 2 || !strings.HasSuffix(p.stories[0], "c yields to b") {
 		t.Fatalf("what happens: %q", p.stories)

@@ -32,7 +32,7 @@ func TestReplay(t *testing.T) {
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	mustSubmit(t, g, enqueues(1, -1, "a", "b", "c"))
 	await(t, "messages", func() bool { return ready(g) == 3 })
-	await(t, "they are counted", func() bool { return g.usage.replay.Load() > 0 && g.raft.Load().AppliedIndex() == g.lastIndex() })
+	await(t, "they are counted", func() bool { return g.usage.replay.Load() > 0 && g.Raft().AppliedIndex() == g.LastIndex() })
 	replay := g.usage.replay.Load()
 
 	capture := func() *snapshot {
@@ -78,7 +78,7 @@ func TestReplay(t *testing.T) {
 		t.Error("a snapshot of a machine that has failed")
 	}
 	n.mustReplay(t, "of a machine that has failed", g, 0)
-	if err := g.raft.Load().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0).Error(); err != nil {
+	if err := g.Raft().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0).Error(); err != nil {
 		t.Fatal(err)
 	}
 	n.mustReplay(t, "stored, and not applied", g, 0)
@@ -94,14 +94,14 @@ func TestReplayOfClosedGroup(t *testing.T) {
 	g.applier.mu.Lock()
 	mustSubmit(t, g, enqueues(2, -1, "b"))
 	await(t, "an entry that is committed", func() bool {
-		return g.raft.Load().CommitIndex() == g.lastIndex() && g.raft.Load().AppliedIndex() == g.lastIndex()
+		return g.Raft().CommitIndex() == g.LastIndex() && g.Raft().AppliedIndex() == g.LastIndex()
 	})
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		g.close()
 	}()
-	await(t, "raft ends", func() bool { return g.raft.Load().State() == raft.Shutdown })
+	await(t, "raft ends", func() bool { return g.Raft().State() == raft.Shutdown })
 	g.applier.mu.Unlock()
 	<-closed
 	n.mustReplay(t, "closed", g, 0)

@@ -20,47 +20,70 @@ import (
 )
 
 const (
-	// changeWait bounds how long a configuration change waits for raft.
-	changeWait = 10 * time.Second
+	// ChangeWait bounds how long a configuration change waits for raft.
+	ChangeWait = 10 * time.Second
 	// nudgeWait bounds how long raft may take to accept an entry without content.
 	nudgeWait = time.Second
 )
 
-// replica is this node's member of one raft group, a queue's or the catalog's: raft, the store of
+// Replica is this node's member of one raft group, a queue's or the catalog's: raft, the store of
 // its log, its links to the other members, and whether it may vote. It does not interpret entries.
 // A local queue's replica has no raft, only an end.
-type replica struct {
-	id        fsm.GroupID
-	node      string     // this one
-	preferred []string   // voters that are listed before others
-	mesh      *peer.Mesh // links to the other members
-	slog      *slog.Logger
-	spawn     func(f func()) // runs f on a goroutine whose end the owner waits for
+type Replica struct {
+	config ReplicaConfig
 
 	raft      atomic.Pointer[raft.Raft] // nil: not started, or never
-	log       replicaLog
-	transport transport
-	trust     trust
+	transport Transport
+	trust     Trust
 	ending    chan struct{} // closed when the replica has ended; then waiting calls give up
 	closed    atomic.Bool
 
-	termChanged func()      // called when raft is about to show another term; nil: nobody looks at it
-	unsettled   func()      // called when members may lack something; nil: likewise
-	reloading   sync.Mutex  // one change of raft's settings at a time
-	nudging     atomic.Bool // a nudge is about to begin
-	handover    handover
+	reloading sync.Mutex  // one change of raft's settings at a time
+	nudging   atomic.Bool // a nudge is about to begin
+	handover  handover
 
-	tenure   tenure        // of raft as the leader
-	lacked   atomic.Uint64 // how often a member had less than it acknowledged
-	complete complete      // of the lagWatch
+	tenure tenure        // of raft as the leader
+	lacked atomic.Uint64 // how often a member had less than it acknowledged
 }
 
-// replicaLog stores a replica's log, term, vote and snapshots.
-type replicaLog interface {
+// ReplicaConfig is what a replica needs.
+type ReplicaConfig struct {
+	Group     fsm.GroupID
+	Node      string     // this one
+	Preferred []string   // voters that are listed before others
+	Mesh      *peer.Mesh // links to the other members
+	Log       ReplicaLog // nil for a local queue
+	Logger    *slog.Logger
+	Spawn     func(f func()) // runs f on a goroutine whose end the owner waits for
+
+	TermChanged func() // called when raft is about to show another term; nil: nobody looks at it
+	Unsettled   func() // called when members may lack something; nil: likewise
+}
+
+// NewReplica returns a replica whose raft has not been started.
+func NewReplica(c ReplicaConfig) *Replica { return &Replica{config: c, ending: make(chan struct{})} }
+
+// Node is the name of this node.
+func (r *Replica) Node() string { return r.config.Node }
+
+// Raft is the replica's raft, for who runs the replica; nil: it has not been started, or never is.
+func (r *Replica) Raft() *raft.Raft { return r.raft.Load() }
+
+// Ending is closed when the replica has ended.
+func (r *Replica) Ending() <-chan struct{} { return r.ending }
+
+// TenureEnded notes that raft's state has changed: who has led leads no more, or anew.
+func (r *Replica) TenureEnded() { r.tenure.end() }
+
+// Transport is what the mesh provides for the group, below what raft uses.
+func (r *Replica) Transport() Transport { return r.transport }
+
+// ReplicaLog stores a replica's log, term, vote and snapshots.
+type ReplicaLog interface {
 	raft.LogStore
 	raft.StableStore
 	Snapshots() raft.SnapshotStore
-	proof
+	Proof
 }
 
 // overlappingLog is a log that is written before it is durable, if its acknowledgements wait for
@@ -70,8 +93,8 @@ type overlappingLog interface {
 	Overlap()
 }
 
-// transport is what the mesh provides for a group.
-type transport interface {
+// Transport is what the mesh provides for a group.
+type Transport interface {
 	raft.Transport
 	raft.WithPreVote
 	raft.WithClose
@@ -82,54 +105,54 @@ type transport interface {
 	Exchange(peer.Snapshots)
 }
 
-// opening says how a replica starts.
-type opening struct {
-	config  *raft.Config
-	machine raft.FSM
-	// founders are the members of a group without earlier state; if empty, the replica learns its
+// Opening says how a replica starts.
+type Opening struct {
+	Config  *raft.Config
+	Machine raft.FSM
+	// Founders are the members of a group without earlier state; if empty, the replica learns its
 	// members from the leader.
-	founders []string
-	// transport returns the transport that raft uses.
-	transport func(transport) raft.Transport
-	newest    uint32 // version that this program supports
-	admits    func(l *raft.Log, newest uint32) error
-	fail      func(code int, why string) // ends the process
-	prompt    bool                       // heartbeats do not wait for those of other groups
+	Founders []string
+	// Transport returns the transport that raft uses.
+	Transport func(Transport) raft.Transport
+	Newest    uint32 // version that this program supports
+	Admits    func(l *raft.Log, newest uint32) error
+	Fail      func(code int, why string) // ends the process
+	Prompt    bool                       // heartbeats do not wait for those of other groups
 }
 
 // connect registers the replica with the mesh for requests from other members.
-func (r *replica) connect(o *opening) *entryCheck {
-	check := newEntryCheck(r.log, o)
-	r.transport = r.mesh.TransportFor(r.id, check).(transport)
-	r.mesh.Withhold(r.id, r.isLearner)
-	if log, ok := r.log.(overlappingLog); ok {
-		r.mesh.Await(r.id, log)
+func (r *Replica) connect(o *Opening) *entryCheck {
+	check := newEntryCheck(r.config.Log, o)
+	r.transport = r.config.Mesh.TransportFor(r.config.Group, check).(Transport)
+	r.config.Mesh.Withhold(r.config.Group, r.IsLearner)
+	if log, ok := r.config.Log.(overlappingLog); ok {
+		r.config.Mesh.Await(r.config.Group, log)
 		log.Overlap()
 	}
-	if o.prompt {
-		r.mesh.Prompt(r.id)
+	if o.Prompt {
+		r.config.Mesh.Prompt(r.config.Group)
 	}
 	return check
 }
 
-// start starts raft, and founds the group if it has no earlier state on this node.
-func (r *replica) start(o opening) error {
+// Start starts raft, and founds the group if it has no earlier state on this node.
+func (r *Replica) Start(o Opening) error {
 	check := r.connect(&o)
-	over, snapshots := o.transport(r.transport), r.log.Snapshots()
-	past, err := r.hasPast()
+	over, snapshots := o.Transport(r.transport), r.config.Log.Snapshots()
+	past, err := r.HasPast()
 	if err != nil {
 		return fmt.Errorf("look for existing state: %w", err)
 	}
-	if !past && len(o.founders) > 0 {
+	if !past && len(o.Founders) > 0 {
 		var members raft.Configuration
-		for _, m := range o.founders {
+		for _, m := range o.Founders {
 			members.Servers = append(members.Servers, raft.Server{ID: raft.ServerID(m), Address: raft.ServerAddress(m)})
 		}
-		if err := raft.BootstrapCluster(o.config, r.log, r.log, snapshots, over, members); err != nil {
+		if err := raft.BootstrapCluster(o.Config, r.config.Log, r.config.Log, snapshots, over, members); err != nil {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
 	}
-	started, err := raft.NewRaft(o.config, o.machine, raftsLog{r.log, r.tenure.over, r.ending, r.unsettled}, voteStore{r.log, &r.trust, r.termChanged}, snapshots, over)
+	started, err := raft.NewRaft(o.Config, o.Machine, raftsLog{r.config.Log, r.tenure.over, r.ending, r.config.Unsettled}, voteStore{r.config.Log, &r.trust, r.config.TermChanged}, snapshots, over)
 	if err != nil {
 		return fmt.Errorf("start raft: %w", err)
 	}
@@ -138,17 +161,17 @@ func (r *replica) start(o opening) error {
 	return nil
 }
 
-// hasPast reports whether this node has been a member before.
-func (r *replica) hasPast() (bool, error) {
-	if r.log.Doubt() != "" {
+// HasPast reports whether this node has been a member before.
+func (r *Replica) HasPast() (bool, error) {
+	if r.config.Log.Doubt() != "" {
 		return true, nil
 	}
-	return raft.HasExistingState(r.log, r.log, r.log.Snapshots())
+	return raft.HasExistingState(r.config.Log, r.config.Log, r.config.Log.Snapshots())
 }
 
-// end makes all calls that wait for the replica give up, and reports whether this was the first
+// End makes all calls that wait for the replica give up, and reports whether this was the first
 // time.
-func (r *replica) end() bool {
+func (r *Replica) End() bool {
 	if r.closed.Swap(true) {
 		return false
 	}
@@ -156,22 +179,22 @@ func (r *replica) end() bool {
 	return true
 }
 
-func (r *replica) isClosed() bool { return r.closed.Load() }
+func (r *Replica) IsClosed() bool { return r.closed.Load() }
 
-// role returns this replica's role and term according to raft.
-func (r *replica) role() (raft.RaftState, uint64) {
+// Role returns this replica's role and term according to raft.
+func (r *Replica) Role() (raft.RaftState, uint64) {
 	is := r.raft.Load()
 	return is.State(), is.CurrentTerm()
 }
 
-// isLeader reports whether raft has made this replica the leader.
-func (r *replica) isLeader() bool {
+// IsLeader reports whether raft has made this replica the leader.
+func (r *Replica) IsLeader() bool {
 	is := r.raft.Load()
 	return is != nil && is.State() == raft.Leader
 }
 
-// leadsIn returns the term in which this replica is raft's leader.
-func (r *replica) leadsIn() (term uint64, ok bool) {
+// LeadsIn returns the term in which this replica is raft's leader.
+func (r *Replica) LeadsIn() (term uint64, ok bool) {
 	is := r.raft.Load()
 	if is == nil {
 		return 0, false
@@ -181,8 +204,8 @@ func (r *replica) leadsIn() (term uint64, ok bool) {
 	return term, is.State() == raft.Leader && is.CurrentTerm() == term
 }
 
-// leader returns the name of the leading node as far as raft knows, or "".
-func (r *replica) leader() string {
+// Leader returns the name of the leading node as far as raft knows, or "".
+func (r *Replica) Leader() string {
 	is := r.raft.Load()
 	if is == nil {
 		return ""
@@ -191,40 +214,40 @@ func (r *replica) leader() string {
 	return string(id)
 }
 
-// logPosition is a position in a log. By raft's rules the later position is the one with the
+// Position is a position in a log. By raft's rules the later position is the one with the
 // greater term or, in the same term, with the greater index.
-type logPosition struct{ term, index uint64 }
+type Position struct{ Term, Index uint64 }
 
-func (p logPosition) compare(o logPosition) int {
-	return cmp.Or(cmp.Compare(p.term, o.term), cmp.Compare(p.index, o.index))
+func (p Position) compare(o Position) int {
+	return cmp.Or(cmp.Compare(p.Term, o.Term), cmp.Compare(p.Index, o.Index))
 }
 
-func (p logPosition) less(o logPosition) bool { return p.compare(o) < 0 }
+func (p Position) Less(o Position) bool { return p.compare(o) < 0 }
 
-// lastIndex returns the index of the last entry in the log.
-func (r *replica) lastIndex() uint64 { return r.raft.Load().LastIndex() }
+// LastIndex returns the index of the last entry in the log.
+func (r *Replica) LastIndex() uint64 { return r.raft.Load().LastIndex() }
 
-// lastStored is lastIndex, also of an entry that raft has stored and is about to show.
-func (r *replica) lastStored() uint64 {
-	last, _ := r.log.LastIndex() // it has no errors
-	return max(last, r.lastIndex())
+// LastStored is lastIndex, also of an entry that raft has stored and is about to show.
+func (r *Replica) LastStored() uint64 {
+	last, _ := r.config.Log.LastIndex() // it has no errors
+	return max(last, r.LastIndex())
 }
 
-// logEnd returns the position of the last entry in the log.
-func (r *replica) logEnd() logPosition { return r.positionOf(r.lastIndex()) }
+// LogEnd returns the position of the last entry in the log.
+func (r *Replica) LogEnd() Position { return r.PositionOf(r.LastIndex()) }
 
-// positionOf returns the position of an entry; the term is 0 if the log does not have it, unless a snapshot
+// PositionOf returns the position of an entry; the term is 0 if the log does not have it, unless a snapshot
 // ends with it.
-func (r *replica) positionOf(index uint64) logPosition {
-	p := logPosition{index: index}
+func (r *Replica) PositionOf(index uint64) Position {
+	p := Position{Index: index}
 	var l raft.Log
-	if r.log.GetLog(p.index, &l) == nil {
-		p.term = l.Term
+	if r.config.Log.GetLog(p.Index, &l) == nil {
+		p.Term = l.Term
 		return p
 	}
 	// Nothing follows the snapshot.
-	if list, err := r.log.Snapshots().List(); err == nil && len(list) > 0 && list[0].Index == p.index {
-		p.term = list[0].Term
+	if list, err := r.config.Log.Snapshots().List(); err == nil && len(list) > 0 && list[0].Index == p.Index {
+		p.Term = list[0].Term
 	}
 	return p
 }
@@ -243,7 +266,7 @@ type Progress struct {
 	Voters []string
 }
 
-func (r *replica) progress() Progress {
+func (r *Replica) Progress() Progress {
 	is := r.raft.Load()
 	if is == nil {
 		return Progress{}
@@ -253,8 +276,8 @@ func (r *replica) progress() Progress {
 		Last: is.LastIndex(), Commit: is.CommitIndex(), Applied: is.AppliedIndex(),
 	}
 	for _, s := range is.GetConfiguration().Configuration().Servers {
-		if s.ID == raft.ServerID(r.node) {
-			p.Voter = s.Suffrage == raft.Voter && !r.isLearner()
+		if s.ID == raft.ServerID(r.config.Node) {
+			p.Voter = s.Suffrage == raft.Voter && !r.IsLearner()
 		}
 		if p.Role == "leader" && s.Suffrage == raft.Voter {
 			p.Voters = append(p.Voters, string(s.ID))
@@ -263,8 +286,8 @@ func (r *replica) progress() Progress {
 	return p
 }
 
-// reload changes settings of raft while it runs.
-func (r *replica) reload(change func(c *raft.ReloadableConfig)) error {
+// Reload changes settings of raft while it runs.
+func (r *Replica) Reload(change func(c *raft.ReloadableConfig)) error {
 	r.reloading.Lock()
 	defer r.reloading.Unlock()
 	was := r.raft.Load().ReloadableConfig()
@@ -275,25 +298,25 @@ func (r *replica) reload(change func(c *raft.ReloadableConfig)) error {
 	return r.raft.Load().ReloadConfig(c)
 }
 
-// endingWith makes a raft future end with ErrRaftShutdown when ending is closed. When raft shuts
+// EndingWith makes a raft future end with ErrRaftShutdown when the replica ends. When raft shuts
 // down, it leaves futures unanswered that wait in one of its channels: entries to take, and
 // entries to apply. The future has a channel that prevents this, but raft sets it for some kinds
 // only. Nothing else writes that field, and only Error reads it.
-func endingWith[F raft.Future](f F, ending chan struct{}) F {
+func EndingWith[F raft.Future](r *Replica, f F) F {
 	v := reflect.ValueOf(f)
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
 		return f // it has its answer already
 	}
 	if c := v.Elem().FieldByName("ShutdownCh"); c.IsValid() && c.CanSet() {
-		c.Set(reflect.ValueOf(ending))
+		c.Set(reflect.ValueOf(r.ending))
 	}
 	return f
 }
 
-// barrier returns when everything committed before has been applied here. Only the leader can do
+// Barrier returns when everything committed before has been applied here. Only the leader can do
 // this. timeout bounds how long raft takes to accept it; 0 means no bound.
-func (r *replica) barrier(timeout time.Duration) error {
-	return endingWith(r.raft.Load().Barrier(timeout), r.ending).Error()
+func (r *Replica) Barrier(timeout time.Duration) error {
+	return EndingWith(r, r.raft.Load().Barrier(timeout)).Error()
 }
 
 // Member is a member of a raft group.
@@ -304,7 +327,7 @@ type Member struct {
 
 // Configuration returns the members of the group as this replica knows them. A
 // replica that has just been added knows none.
-func (r *replica) Configuration() []Member {
+func (r *Replica) Configuration() []Member {
 	is := r.raft.Load()
 	if is == nil {
 		return nil
@@ -323,7 +346,7 @@ func (r *replica) Configuration() []Member {
 
 // Voters returns the names of the voting members, in the order of a queue's Spec: the preferred
 // leader comes first.
-func (r *replica) Voters() []string {
+func (r *Replica) Voters() []string {
 	var names []string
 	for _, m := range r.Configuration() {
 		if m.Voter {
@@ -331,29 +354,29 @@ func (r *replica) Voters() []string {
 		}
 	}
 	rank := func(n string) int {
-		if i := slices.Index(r.preferred, n); i >= 0 {
+		if i := slices.Index(r.config.Preferred, n); i >= 0 {
 			return i
 		}
-		return len(r.preferred)
+		return len(r.config.Preferred)
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return rank(a) - rank(b) })
 	return names
 }
 
-// has reports whether a node is a member, voter or not.
-func (r *replica) has(node string) bool {
+// Has reports whether a node is a member, voter or not.
+func (r *Replica) Has(node string) bool {
 	return slices.ContainsFunc(r.Configuration(), func(m Member) bool { return m.Node == node })
 }
 
-// needs reports whether the reachable voters are no majority without this one.
-func (r *replica) needs(node string) bool {
+// Needs reports whether the reachable voters are no majority without this one.
+func (r *Replica) Needs(node string) bool {
 	up, voters := 0, 0
 	for _, m := range r.Configuration() {
 		if !m.Voter {
 			continue
 		}
 		voters++
-		if m.Node == r.node || m.Node != node && r.mesh.Alive(m.Node) {
+		if m.Node == r.config.Node || m.Node != node && r.config.Mesh.Alive(m.Node) {
 			up++
 		}
 	}
@@ -361,117 +384,131 @@ func (r *replica) needs(node string) bool {
 }
 
 // Add makes a node a non-voting member. Only the leader can do this.
-func (r *replica) Add(node string) error {
-	return endingWith(r.raft.Load().AddNonvoter(raft.ServerID(node), raft.ServerAddress(node), 0, changeWait), r.ending).Error()
+func (r *Replica) Add(node string) error {
+	return EndingWith(r, r.raft.Load().AddNonvoter(raft.ServerID(node), raft.ServerAddress(node), 0, ChangeWait)).Error()
 }
 
 // Promote gives a member a vote. Only the leader can do this.
-func (r *replica) Promote(node string) error {
-	return endingWith(r.raft.Load().AddVoter(raft.ServerID(node), raft.ServerAddress(node), 0, changeWait), r.ending).Error()
+func (r *Replica) Promote(node string) error {
+	return EndingWith(r, r.raft.Load().AddVoter(raft.ServerID(node), raft.ServerAddress(node), 0, ChangeWait)).Error()
 }
 
 // Remove removes a member. Only the leader can do this.
-func (r *replica) Remove(node string) error {
-	return endingWith(r.raft.Load().RemoveServer(raft.ServerID(node), 0, changeWait), r.ending).Error()
+func (r *Replica) Remove(node string) error {
+	return EndingWith(r, r.raft.Load().RemoveServer(raft.ServerID(node), 0, ChangeWait)).Error()
 }
 
-// reached returns how far a member's log reaches, as its leader knows in a term.
-func (r *replica) reached(node string, term uint64) peer.Reached {
+// Reached returns how far a member's log reaches, as its leader knows in a term.
+func (r *Replica) Reached(node string, term uint64) peer.Reached {
 	return r.transport.Reached(node, term)
 }
 
-// nudge makes raft send to all members, by an entry without content. It does not wait for the
+// Nudge makes raft send to all members, by an entry without content. It does not wait for the
 // commit: the member that lacks entries may be needed for it. While the leadership moves, the barrier
 // of that move makes raft send.
-func (r *replica) nudge() {
+func (r *Replica) Nudge() {
 	if !r.handover.moving.Load() {
 		r.raft.Load().Barrier(nudgeWait)
 	}
 }
 
-// nudgeSoon is nudge for callers that must not wait. Calls made before a pending nudge has begun
+// NudgeSoon is nudge for callers that must not wait. Calls made before a pending nudge has begun
 // need no second one.
-func (r *replica) nudgeSoon() {
+func (r *Replica) NudgeSoon() {
 	if r.nudging.CompareAndSwap(false, true) {
-		r.spawn(func() {
+		r.config.Spawn(func() {
 			r.nudging.Store(false)
-			r.nudge()
+			r.Nudge()
 		})
 	}
 }
 
 // header is that of requests which this replica makes beside raft.
-func (r *replica) header() raft.RPCHeader {
-	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(r.node), Addr: []byte(r.node)}
+func (r *Replica) header() raft.RPCHeader {
+	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(r.config.Node), Addr: []byte(r.config.Node)}
 }
 
 // reminder is what raft sends when its timers end: who leads in a term, and which entry is committed.
-func (r *replica) reminder(term uint64, at logPosition) *raft.AppendEntriesRequest {
+func (r *Replica) reminder(term uint64, at Position) *raft.AppendEntriesRequest {
 	return &raft.AppendEntriesRequest{
-		RPCHeader: r.header(), Term: term, PrevLogEntry: at.index, PrevLogTerm: at.term, LeaderCommitIndex: at.index,
+		RPCHeader: r.header(), Term: term, PrevLogEntry: at.Index, PrevLogTerm: at.Term, LeaderCommitIndex: at.Index,
 	}
 }
 
-// remind tells a member what raft would by its timers, which are too long for it: that this replica leads, and
+// Remind tells a member what raft would by its timers, which are too long for it: that this replica leads, and
 // what is committed.
-func (r *replica) remind(node string) {
-	at := r.positionOf(r.raft.Load().CommitIndex())
-	term, leads := r.leadsIn() // later: what was committed then still is
-	if !leads || at.term == 0 {
+func (r *Replica) Remind(node string) {
+	at := r.PositionOf(r.raft.Load().CommitIndex())
+	term, leads := r.LeadsIn() // later: what was committed then still is
+	if !leads || at.Term == 0 {
 		return
 	}
 	r.transport.Remind(node, r.reminder(term, at), func(entries bool) {
 		if r.lacks(); entries {
-			r.nudgeSoon()
+			r.NudgeSoon()
 		}
 	})
 }
 
-// back sends something to a member that may have missed what was on its way, or that this replica leads: its node
+// Back sends something to a member that may have missed what was on its way, or that this replica leads: its node
 // has come up, or it asks. It does not wait.
-func (r *replica) back(node string) {
-	term, leads := r.leadsIn()
-	if last := r.lastIndex(); leads && r.reached(node, term).Index >= last && r.raft.Load().CommitIndex() >= last {
-		r.remind(node)
+func (r *Replica) Back(node string) {
+	term, leads := r.LeadsIn()
+	if last := r.LastIndex(); leads && r.Reached(node, term).Index >= last && r.raft.Load().CommitIndex() >= last {
+		r.Remind(node)
 	} else {
-		r.nudgeSoon()
+		r.NudgeSoon()
 	}
 }
 
-// hasNoLeader sends something to a member that knows no leader and whose log ends at the given
+// HasNoLeader sends something to a member that knows no leader and whose log ends at the given
 // index: for example, it has just opened, and what was sent before is lost.
-func (r *replica) hasNoLeader(node string, end uint64) {
-	term, leads := r.leadsIn()
-	if !leads || r.reached(node, term).Busy {
+func (r *Replica) HasNoLeader(node string, end uint64) {
+	term, leads := r.LeadsIn()
+	if !leads || r.Reached(node, term).Busy {
 		return
 	}
 	r.transport.Lacks(node, term, end)
 	r.lacks()
-	r.back(node)
+	r.Back(node)
 }
 
+// Lacked returns how often a member had less than it acknowledged.
+func (r *Replica) Lacked() uint64 { return r.lacked.Load() }
+
 // lacks records that a member has less than it acknowledged.
-func (r *replica) lacks() {
-	if r.lacked.Add(1); r.unsettled != nil {
-		r.unsettled()
+func (r *Replica) lacks() {
+	if r.lacked.Add(1); r.config.Unsettled != nil {
+		r.config.Unsettled()
 	}
 }
 
-func (r *replica) completed() (c *complete, lacked uint64) { return &r.complete, r.lacked.Load() }
-
 // Doubt returns why the replica does not vote on this node, or nil if it does.
-func (r *replica) Doubt() *Doubt { return r.trust.doubt.Load() }
+func (r *Replica) Doubt() *Doubt { return r.trust.Doubt() }
 
-// isLearner reports whether the replica cannot prove what it has acknowledged.
-func (r *replica) isLearner() bool { return r.trust.isLearner() }
+// IsLearner reports whether the replica cannot prove what it has acknowledged.
+func (r *Replica) IsLearner() bool { return r.trust.IsLearner() }
 
-func (r *replica) trusted() *trust { return &r.trust }
+// Trusted is what is known of that.
+func (r *Replica) Trusted() *Trust { return &r.trust }
+
+// Learner is what is needed of a replica, learner or not, to bring learners up to date.
+type Learner interface {
+	Trusted() *Trust
+	Founders() []string // the members as the catalog has them: a learner may not know raft's
+	Role() (role raft.RaftState, term uint64)
+	LastIndex() uint64
+	LogEnd() Position
+	Barrier(timeout time.Duration) error // appends an entry, if this replica leads
+	Votes()                              // it is a learner no longer
+	IsClosed() bool
+}
 
 // ErrLearner is returned for a vote that a learner is asked for.
 var ErrLearner = errors.New("the replica cannot prove what it has acknowledged, and does not vote until a leader has brought it up to date")
 
-// proof is what a store knows of a replica's past.
-type proof interface {
+// Proof is what a store knows of a replica's past.
+type Proof interface {
 	// Doubt says why the replica cannot prove what it has acknowledged; empty:
 	// it can.
 	Doubt() string
@@ -479,11 +516,11 @@ type proof interface {
 	Prove() error
 }
 
-// trust is whether a replica may vote and lead. One that cannot prove what it
+// Trust is whether a replica may vote and lead. One that cannot prove what it
 // has acknowledged is a learner: it stores and applies what a leader sends, and
 // takes part in no election until it has been brought up to date. See DESIGN.md.
-type trust struct {
-	proof proof
+type Trust struct {
+	proof Proof
 	doubt atomic.Pointer[Doubt] // nil: it is a voter
 }
 
@@ -496,27 +533,30 @@ type Doubt struct {
 	Stuck bool
 }
 
-// open takes up what the store says.
-func (t *trust) open(p proof, now fsm.Time) {
+// Open takes up what the store says.
+func (t *Trust) Open(p Proof, now fsm.Time) {
 	t.proof = p
 	if why := p.Doubt(); why != "" {
 		t.doubt.Store(&Doubt{Since: now, Why: why})
 	}
 }
 
-// isLearner reports whether there is a doubt.
-func (t *trust) isLearner() bool { return t.doubt.Load() != nil }
+// Doubt is nil if there is none.
+func (t *Trust) Doubt() *Doubt { return t.doubt.Load() }
 
-// refuses is why the replica should not stand for election.
-func (t *trust) refuses() error {
-	if t.isLearner() {
+// IsLearner reports whether there is a doubt.
+func (t *Trust) IsLearner() bool { return t.doubt.Load() != nil }
+
+// Refuses is why the replica should not stand for election.
+func (t *Trust) Refuses() error {
+	if t.IsLearner() {
 		return ErrLearner
 	}
 	return nil
 }
 
-// prove makes a voter of a learner that has been brought up to date.
-func (t *trust) prove() error {
+// Prove makes a voter of a learner that has been brought up to date.
+func (t *Trust) Prove() error {
 	if err := t.proof.Prove(); err != nil {
 		return err
 	}
@@ -524,8 +564,8 @@ func (t *trust) prove() error {
 	return nil
 }
 
-// setStuck reports whether that is news.
-func (t *trust) setStuck(stuck bool) bool {
+// SetStuck reports whether that is news.
+func (t *Trust) SetStuck(stuck bool) bool {
 	d := t.doubt.Load()
 	if d == nil || d.Stuck == stuck {
 		return false
@@ -541,13 +581,13 @@ func (t *trust) setStuck(stuck bool) bool {
 // granted again: it was given by a replica that could prove itself.
 type voteStore struct {
 	raft.StableStore
-	trust       *trust
+	trust       *Trust
 	termChanged func() // nil: nobody looks at terms
 }
 
 // Set implements raft.StableStore.
 func (v voteStore) Set(key, value []byte) error {
-	if string(key) == raftlog.VotedForKey && v.trust.isLearner() {
+	if string(key) == raftlog.VotedForKey && v.trust.IsLearner() {
 		return ErrLearner
 	}
 	return v.StableStore.Set(key, value)
@@ -555,7 +595,7 @@ func (v voteStore) Set(key, value []byte) error {
 
 // SetUint64 implements raft.StableStore. Raft stores the term of a vote first.
 func (v voteStore) SetUint64(key []byte, value uint64) error {
-	if string(key) == raftlog.VoteTermKey && v.trust.isLearner() {
+	if string(key) == raftlog.VoteTermKey && v.trust.IsLearner() {
 		return ErrLearner
 	}
 	err := v.StableStore.SetUint64(key, value)
@@ -565,35 +605,35 @@ func (v voteStore) SetUint64(key []byte, value uint64) error {
 	return err
 }
 
-// votedFor implements electable.
-func (r *replica) votedFor(term uint64) string {
-	if last, err := r.log.GetUint64([]byte(raftlog.VoteTermKey)); err != nil || last != term {
+// VotedFor implements electable.
+func (r *Replica) VotedFor(term uint64) string {
+	if last, err := r.config.Log.GetUint64([]byte(raftlog.VoteTermKey)); err != nil || last != term {
 		return ""
 	}
-	candidate, _ := r.log.Get([]byte(raftlog.VotedForKey)) // none then
+	candidate, _ := r.config.Log.Get([]byte(raftlog.VotedForKey)) // none then
 	return string(candidate)
 }
 
-// abstaining is a transport over which a replica asks for no votes that should not
+// AbstainingTransport is a transport over which a replica asks for no votes that should not
 // stand. A learner could not take them, and those it asks would go on to another
 // term.
-type abstaining struct {
-	transport
-	refuses func() error // why it should not; nil: it may
+type AbstainingTransport struct {
+	Transport
+	Refuses func() error // why it should not; nil: it may
 }
 
 // RequestVote implements raft.Transport.
-func (a abstaining) RequestVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	if err := a.refuses(); err != nil {
+func (a AbstainingTransport) RequestVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	if err := a.Refuses(); err != nil {
 		return err
 	}
-	return a.transport.RequestVote(id, addr, args, resp)
+	return a.Transport.RequestVote(id, addr, args, resp)
 }
 
 // RequestPreVote implements raft.WithPreVote.
-func (a abstaining) RequestPreVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	if err := a.refuses(); err != nil {
+func (a AbstainingTransport) RequestPreVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if err := a.Refuses(); err != nil {
 		return err
 	}
-	return a.transport.RequestPreVote(id, addr, args, resp)
+	return a.Transport.RequestPreVote(id, addr, args, resp)
 }

@@ -77,7 +77,7 @@ func mustMesh(t *testing.T, node, other string, listeners map[string]net.Listene
 func mustFollow(t *testing.T, k *Catalog, of string) *raft.Raft {
 	t.Helper()
 	config := raft.DefaultConfig()
-	config.LocalID, config.Logger = "n2", newRaftLogger(&logGate{now: time.Now}, k.config.Logger)
+	config.LocalID, config.Logger = "n2", NewLogger(&LogGate{Now: time.Now}, k.config.Logger)
 	config.HeartbeatTimeout, config.ElectionTimeout = time.Hour, time.Hour // nobody stands for election
 	var voters raft.Configuration
 	for _, n := range []string{"n1", "n2", "n3"} {
@@ -317,9 +317,9 @@ func TestFarLease(t *testing.T) {
 // Members that have left are forgotten when the next commit is announced.
 func TestNoticesForget(t *testing.T) {
 	a := mustAsk(t, "n1")
-	a.notices.followers["gone"], a.notices.followers["n3"] = &commitNotice{}, &commitNotice{busy: true}
-	a.notices.send(commitNotice{index: 1, term: 1, leads: 1})
-	if a.notices.followers["gone"] != nil || a.notices.followers["n3"].index != 1 {
+	a.notices.followers["gone"], a.notices.followers["n3"] = &follower{}, &follower{busy: true}
+	a.notices.Send(Notice{Index: 1, Term: 1, Leads: 1})
+	if a.notices.followers["gone"] != nil || a.notices.followers["n3"].newest.Index != 1 {
 		t.Errorf("known are %v", a.notices.followers)
 	}
 }
@@ -329,7 +329,7 @@ func TestCloseBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := NewCatalog(CatalogConfig{Node: "n1", Logger: slog.New(slog.DiscardHandler)})
 		ended := false
-		k.spawn(func() {
+		k.tasks.Go(func() {
 			<-k.tasks.Life().Done()
 			time.Sleep(time.Second)
 			ended = true

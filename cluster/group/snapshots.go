@@ -149,7 +149,7 @@ func (s *snapshots) schedule() {
 	var dirty, long *Group // those with the most to reclaim, and to apply again
 	var dirtiest, longest int64
 	for _, g := range busy {
-		if g.isClosed() || g.applier.hasStopped() {
+		if g.IsClosed() || g.applier.hasStopped() {
 			s.forget(g)
 			continue
 		}
@@ -255,7 +255,7 @@ func (g *Group) Snapshot(ctx context.Context) error {
 
 // snapshot writes a snapshot and waits for it.
 func (g *Group) snapshot() error {
-	err := g.raft.Load().Snapshot().Error()
+	err := g.Raft().Snapshot().Error()
 	if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
 		g.slog.Warn("snapshot failed", "error", err)
 	}
@@ -298,16 +298,16 @@ func (s *snapshots) lagging(g *Group) (n int) {
 // kept, still help; 0: there is none. Raft sends entries with the term of the one
 // before them.
 func (g *Group) needed(share int64) (from uint64) {
-	role, term := g.role()
+	role, term := g.Role()
 	if role != raft.Leader {
 		return 0
 	}
-	last, trailing := g.lastIndex(), g.raft.Load().ReloadableConfig().TrailingLogs
+	last, trailing := g.LastIndex(), g.Raft().ReloadableConfig().TrailingLogs
 	for _, m := range g.Configuration() {
-		if m.Node == g.node {
+		if m.Node == g.Node() {
 			continue
 		}
-		r := g.reached(m.Node, term)
+		r := g.Reached(m.Node, term)
 		has := max(r.Index, r.Installing, 1)
 		if lags(has, last, trailing) && (from == 0 || has < from) && g.store.Retained(has, share) <= share {
 			from = has
@@ -327,10 +327,10 @@ func (s *snapshots) renewRetained(entries int64) {
 	all := maps.Clone(s.retained)
 	s.mu.Unlock()
 	for g, kept := range all {
-		if entries -= max(int64(g.lastIndex())-int64(kept.from), 1); entries < 0 {
+		if entries -= max(int64(g.LastIndex())-int64(kept.from), 1); entries < 0 {
 			return
 		}
-		if g.isClosed() {
+		if g.IsClosed() {
 			s.mu.Lock()
 			delete(s.retained, g)
 			s.mu.Unlock()
@@ -354,10 +354,10 @@ func (g *Group) setTrailing(busy uint64) {
 	}
 	g.usage.fitted.Store(true)
 	keep := trailing(bytes/entries, busy)
-	if keep == g.raft.Load().ReloadableConfig().TrailingLogs {
+	if keep == g.Raft().ReloadableConfig().TrailingLogs {
 		return
 	}
-	if err := g.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = keep }); err != nil {
+	if err := g.Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = keep }); err != nil {
 		g.slog.Warn("trailing entries not set", "error", err)
 		return
 	}
@@ -385,14 +385,14 @@ func (o *snapshotOffers) Offer(index uint64) (list []byte, done func(), newer ui
 // member for everything that it would have to commit before.
 func (o *snapshotOffers) Refused(index uint64) {
 	g := o.g
-	g.spawn(func() {
+	g.host.tasks.Go(func() {
 		if !o.renewed.CompareAndSwap(false, true) {
 			return
 		}
 		defer o.renewed.Store(false)
-		if g.store.SnapshotIndex() < index && g.raft.Load().AppliedIndex() >= index && g.snapshot() != nil {
+		if g.store.SnapshotIndex() < index && g.Raft().AppliedIndex() >= index && g.snapshot() != nil {
 			return // those who lag are sent something later
 		}
-		g.nudge()
+		g.Nudge()
 	})
 }

@@ -85,11 +85,11 @@ func (c *terms) cutsOff() {
 	g := c.busy()
 	old := c.at(g)
 	c.valve.set(trioNames[old], true)
-	end := g.lastIndex()
+	end := g.LastIndex()
 	batch := c.publisher.unanswered
 	c.publish(20, -1)
 	if c.publisher.submit(g, c.publisher.unanswered[len(batch):]) == nil {
-		c.until("entries that will never be committed", func() bool { return g.lastIndex() > end || g.Leading() == 0 })
+		c.until("entries that will never be committed", func() bool { return g.LastIndex() > end || g.Leading() == 0 })
 	}
 	next := c.elect(c.next(g), old)
 	c.publish(20, -1)
@@ -106,10 +106,10 @@ func (c *terms) bringsBack() {
 	g := c.busy()
 	old := c.at(g)
 	c.valve.set(trioNames[old], true)
-	end := g.lastIndex()
+	end := g.LastIndex()
 	c.publish(20, -1)
 	if c.publisher.submit(g, c.publisher.unanswered) == nil {
-		c.until("entries that will never be committed", func() bool { return g.lastIndex() > end || g.Leading() == 0 })
+		c.until("entries that will never be committed", func() bool { return g.LastIndex() > end || g.Leading() == 0 })
 	}
 	c.gather()
 	c.hosts[old].shut(c.t)
@@ -141,7 +141,7 @@ func (c *terms) ticks() {
 func (c *terms) snapshots() {
 	g := c.busy()
 	c.gather()
-	all := []raft.SnapshotFuture{g.raft.Load().Snapshot(), c.hosts[c.next(g)].Group(1).raft.Load().Snapshot()}
+	all := []raft.SnapshotFuture{g.Raft().Snapshot(), c.hosts[c.next(g)].Group(1).raft.Load().Snapshot()}
 	c.elect(c.next(g))
 	for _, f := range all {
 		_ = f.Error() // there may be nothing new
@@ -156,20 +156,20 @@ func (c *terms) restoresFollower() {
 	c.gather()
 	gone := c.hosts[away].Group(1)
 	c.hosts[away].shut(c.t)
-	before := gone.lastIndex()
+	before := gone.LastIndex()
 	c.keep(1)
 	c.until("the logs of the others to be cut", func() bool {
 		c.traffic(5)
 		c.gather() // all that there is: nothing is under way
 		if g := c.leader(); g != nil {
-			g.transport.Lacks(trioNames[away], g.Term(), 1<<40) // nothing is kept for it
+			g.Transport().Lacks(trioNames[away], g.Term(), 1<<40) // nothing is kept for it
 		}
 		for _, h := range c.hosts {
 			if h.closed {
 				continue
 			}
 			_ = h.Group(1).raft.Load().Snapshot().Error()
-			if first, err := h.Group(1).log.FirstIndex(); err != nil || first <= before+16 { // it may have stored a few more
+			if first, err := h.Group(1).store.FirstIndex(); err != nil || first <= before+16 { // it may have stored a few more
 				return false
 			}
 		}
@@ -190,7 +190,7 @@ func (c *terms) keep(n uint64) {
 	for _, h := range c.hosts {
 		if !h.closed {
 			h.config.Retained = int64(n)
-			if err := h.Group(1).reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = n }); err != nil {
+			if err := h.Group(1).Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = n }); err != nil {
 				c.t.Fatal(err)
 			}
 		}

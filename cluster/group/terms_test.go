@@ -381,13 +381,13 @@ func (c *terms) gather() {
 		}
 		g := h.Group(1)
 		applied := g.AppliedIndex()
-		first, err := g.log.FirstIndex()
+		first, err := g.store.FirstIndex()
 		if err != nil {
 			c.t.Fatal(err)
 		}
 		for index := max(first, 1); index <= applied; index++ {
 			l := new(raft.Log)
-			if g.log.GetLog(index, l) != nil || g.store.Complete(l) != nil {
+			if g.store.GetLog(index, l) != nil || g.store.Complete(l) != nil {
 				continue // cut meanwhile
 			}
 			if was := c.log[index]; was == nil {

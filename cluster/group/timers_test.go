@@ -24,10 +24,10 @@ func mustCut(t *testing.T) (*trio, *valve) {
 // mustDepose has another member lead a group whose leader is cut off.
 func (c *trio) mustDepose(v *valve, old *Group) (leader *Group) {
 	c.t.Helper()
-	v.set(old.node, true)
-	leader = c.other(old).Group(old.id)
+	v.set(old.Node(), true)
+	leader = c.other(old).Group(old.spec.Group)
 	await(c.t, "another member leads", func() bool {
-		leader.mesh.Campaign(leader.id)
+		leader.host.config.Mesh.Campaign(leader.spec.Group)
 		return leader.Leading() != 0
 	})
 	return leader
@@ -40,11 +40,11 @@ func TestDeposedLeaderHears(t *testing.T) {
 	c, v := mustCut(t)
 	old := c.mustOpen(1)[0]
 	next := c.mustDepose(v, old)
-	if role, _ := old.role(); role != raft.Leader {
+	if role, _ := old.Role(); role != raft.Leader {
 		t.Fatalf("the leader that is cut off is a %v", role)
 	}
-	v.set(old.node, false)
-	await(t, "it follows", func() bool { return old.Leader() == next.node && old.Term() == next.Term() })
+	v.set(old.Node(), false)
+	await(t, "it follows", func() bool { return old.Leader() == next.Node() && old.Term() == next.Term() })
 }
 
 // A link that comes up costs a group nothing on disk if its members have everything.
@@ -55,14 +55,14 @@ func TestLinkComesUp(t *testing.T) {
 	g, follower := all[0], all[1]
 	c.mustPublish(1, 1, 1)
 	await(t, "the follower to have everything", func() bool {
-		return g.reached(follower.node, g.Term()).Index == g.lastIndex() && follower.lastIndex() == g.lastIndex()
+		return g.Reached(follower.Node(), g.Term()).Index == g.LastIndex() && follower.LastIndex() == g.LastIndex()
 	})
 	before := mustHaveAll(t, all)
-	v.set(follower.node, true)
-	await(t, "no link", func() bool { return !c.host(g).linked(follower.node) && !c.host(follower).linked(g.node) })
-	v.set(follower.node, false)
+	v.set(follower.Node(), true)
+	await(t, "no link", func() bool { return !c.host(g).linked(follower.Node()) && !c.host(follower).linked(g.Node()) })
+	v.set(follower.Node(), false)
 	await(t, "it learns what is committed", func() bool { return follower.AppliedIndex() == before })
-	if last := g.lastIndex(); last != before {
+	if last := g.LastIndex(); last != before {
 		t.Errorf("the log has grown from %d to %d", before, last)
 	}
 }
@@ -73,9 +73,9 @@ func mustHaveAll(t *testing.T, all []*Group) uint64 {
 	t.Helper()
 	g := all[0]
 	for _, m := range all[1:] {
-		await(t, "all to have everything", func() bool { return g.reached(m.node, g.Term()).Index == g.lastIndex() })
+		await(t, "all to have everything", func() bool { return g.Reached(m.Node(), g.Term()).Index == g.LastIndex() })
 	}
-	return g.lastIndex()
+	return g.LastIndex()
 }
 
 // A member that asks who leads, and has everything, costs no entry either: it is reminded.
@@ -90,7 +90,7 @@ func TestQuestionCostsNoEntry(t *testing.T) {
 	await(t, "the leader has said so, and what is committed", func() bool {
 		return !follower.host.elections.runs(1) && follower.AppliedIndex() == before
 	})
-	if last := g.lastIndex(); last != before {
+	if last := g.LastIndex(); last != before {
 		t.Errorf("the log has grown from %d to %d", before, last)
 	}
 }
@@ -101,11 +101,11 @@ func TestVotedFor(t *testing.T) {
 	all := mustTrio(t).mustOpen(1)
 	term, voters := all[0].Term(), 0
 	for _, m := range all {
-		if m.votedFor(term) == all[0].node {
+		if m.VotedFor(term) == all[0].Node() {
 			voters++
 		}
-		if other := m.votedFor(term + 1); other != "" {
-			t.Errorf("%s has voted for %s in a term that has not been", m.node, other)
+		if other := m.VotedFor(term + 1); other != "" {
+			t.Errorf("%s has voted for %s in a term that has not been", m.Node(), other)
 		}
 	}
 	if voters < 2 {
@@ -120,12 +120,12 @@ func TestRemind(t *testing.T) {
 	all := c.mustOpen(1)
 	g, follower := all[0], all[2]
 	c.mustPublish(1, 1, 1)
-	await(t, "the member to have the message", func() bool { return follower.lastIndex() == g.lastIndex() })
-	g.remind(follower.node)
+	await(t, "the member to have the message", func() bool { return follower.LastIndex() == g.LastIndex() })
+	g.Remind(follower.Node())
 	await(t, "it has applied the message", func() bool { return ready(follower) == 1 })
-	v.set(follower.node, true)
+	v.set(follower.Node(), true)
 	c.mustPublish(1, 2, 2)
-	v.set(follower.node, false)
+	v.set(follower.Node(), false)
 	await(t, "it has the next one", func() bool { return ready(follower) == 2 })
 }
 
@@ -166,11 +166,11 @@ func TestLeaderAloneStepsDown(t *testing.T) {
 	g := c.mustOpen(1)[0]
 	term := g.Term()
 	g.stepDownAlone(map[string]bool{c.other(g).config.Node: true})
-	if role, now := g.role(); role != raft.Leader || now != term {
+	if role, now := g.Role(); role != raft.Leader || now != term {
 		t.Fatalf("a leader with a majority is a %v of term %d", role, now)
 	}
 	silent := map[string]bool{"n1": true, "n2": true, "n3": true}
-	delete(silent, g.node)
+	delete(silent, g.Node())
 	g.stepDownAlone(silent)
 	await(t, "it has stepped down", func() bool { return g.Term() > term })
 	c.mustLead(1)
@@ -182,21 +182,21 @@ func TestTransferToLoser(t *testing.T) {
 	c, v := mustCut(t)
 	all := c.mustOpen(1)
 	g, loser := all[0], all[2]
-	v.set(loser.node, true)
-	await(t, "no link", func() bool { return !c.host(loser).linked(g.node) })
-	loser.mesh.Campaign(1)
-	await(t, "a candidate", func() bool { role, term := loser.role(); return role == raft.Candidate && term == g.Term()+1 })
+	v.set(loser.Node(), true)
+	await(t, "no link", func() bool { return !c.host(loser).linked(g.Node()) })
+	loser.host.config.Mesh.Campaign(1)
+	await(t, "a candidate", func() bool { role, term := loser.Role(); return role == raft.Candidate && term == g.Term()+1 })
 	next := all[1]
 	await(t, "another leader", func() bool {
 		if next.Leading() == 0 {
-			_ = g.Transfer(next.node)
+			_ = g.Transfer(next.Node())
 		}
 		return next.Leading() != 0 && next.Term() == loser.Term()
 	})
-	v.set(loser.node, false)
-	await(t, "it follows, in its own way", func() bool { role, _ := loser.role(); return role == raft.Candidate && loser.Leader() == next.node })
+	v.set(loser.Node(), false)
+	await(t, "it follows, in its own way", func() bool { role, _ := loser.Role(); return role == raft.Candidate && loser.Leader() == next.Node() })
 	await(t, "the leadership goes there", func() bool {
-		return loser.Leading() != 0 || next.Transfer(loser.node) == nil && loser.Leading() != 0
+		return loser.Leading() != 0 || next.Transfer(loser.Node()) == nil && loser.Leading() != 0
 	})
 }
 

@@ -89,7 +89,7 @@ func TestTooOld(t *testing.T) {
 		}()
 		if !<-done {
 			t.Errorf("%s of a newer version: the node goes on", test.what)
-		} else if code := <-exits; code != codeTooOld {
+		} else if code := <-exits; code != CodeTooOld {
 			t.Errorf("%s: exit code %d", test.what, code)
 		}
 	}
@@ -135,7 +135,7 @@ func TestTooOldForTheLeader(t *testing.T) {
 			}
 		}
 		if test.entry != nil {
-			if code := <-exits; code != codeTooOld {
+			if code := <-exits; code != CodeTooOld {
 				t.Errorf("%s: exit code %d", test.what, code)
 			}
 		}

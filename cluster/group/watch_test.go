@@ -91,7 +91,7 @@ func TestLeaderHangs(t *testing.T) {
 	next := c.mustResign(clock, g, StuckEntries)
 	await(t, "what it had proposed is there", func() bool { return ready(next) == 2 })
 	goOn()
-	await(t, "the former leader follows", func() bool { return ready(g) == 2 && g.raft.Load().State() == raft.Follower })
+	await(t, "the former leader follows", func() bool { return ready(g) == 2 && g.Raft().State() == raft.Follower })
 	c.mustServe(1, 3)
 }
 
@@ -265,7 +265,7 @@ func TestNobodyToTakeOver(t *testing.T) {
 	await(t, "it is seen that nobody is up", func() bool { return !h.mesh.HasMajority(trioNames) })
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	clock.await(t, "it is seen to stand still", func() bool { return len(h.Stalls()) == 1 })
-	if s := h.Stalls()[0]; s.Group != g || s.Reason != StuckEntries || s.Keeps != keepsMajority || s.Last <= s.Commit {
+	if s := h.Stalls()[0]; s.Group != g || s.Reason != StuckEntries || s.Keeps != KeepsMajority || s.Last <= s.Commit {
 		t.Errorf("it stands still as %+v", s)
 	}
 	term := g.Term()
@@ -283,7 +283,7 @@ func TestNobodyToTakeOver(t *testing.T) {
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "the only member is seen to stand still", func() bool {
 		list := lone.Stalls()
-		return len(list) == 1 && list[0].Keeps == keepsAlone
+		return len(list) == 1 && list[0].Keeps == KeepsAlone
 	})
 }
 
@@ -295,27 +295,27 @@ func TestPauseAfterResignation(t *testing.T) {
 	c := mustTrio(t, clock.set, patientRaft)
 	g := c.mustOpen(1)[0]
 	h := c.host(g)
-	for _, want := range []time.Duration{shortPause, 2 * shortPause, 4 * shortPause, 8 * shortPause, longestPause, longestPause} {
-		if g.resignedLately() || g.whyKeep(&g.leadership.resigned, clock.now()) != "" {
+	for _, want := range []time.Duration{ShortPause, 2 * ShortPause, 4 * ShortPause, 8 * ShortPause, LongestPause, LongestPause} {
+		if g.resignedLately() || g.WhyKeep(&g.leadership.resigned, clock.now()) != "" {
 			t.Fatal("it waits although nothing has happened")
 		}
-		h.watch.resign(Stall{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
+		h.watch.resign(Stall{Group: g, Stalled: Stalled{Reason: StuckEntries, Term: g.Term() + 100}}, clock.now())
 		clock.pass(want - 1)
-		if !g.resignedLately() || g.whyKeep(&g.leadership.resigned, clock.now()) != keepsPause {
+		if !g.resignedLately() || g.WhyKeep(&g.leadership.resigned, clock.now()) != KeepsPause {
 			t.Errorf("it does not wait for %v", want)
 		}
 		clock.pass(1)
 	}
-	clock.pass(2*longestPause + 1)
-	h.watch.resign(Stall{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
-	if clock.pass(shortPause); g.resignedLately() {
+	clock.pass(2*LongestPause + 1)
+	h.watch.resign(Stall{Group: g, Stalled: Stalled{Reason: StuckEntries, Term: g.Term() + 100}}, clock.now())
+	if clock.pass(ShortPause); g.resignedLately() {
 		t.Error("it waits for something that is long ago")
 	}
 	if _, last := h.Resignations(); len(last) != 7 {
 		t.Errorf("%d resignations are remembered", len(last))
 	}
 	for range 2 * keptResignations {
-		h.watch.resign(Stall{Group: g, Reason: StuckTick, Term: g.Term() + 100}, clock.now())
+		h.watch.resign(Stall{Group: g, Stalled: Stalled{Reason: StuckTick, Term: g.Term() + 100}}, clock.now())
 	}
 	if _, last := h.Resignations(); len(last) != keptResignations || last[0].Reason != StuckTick {
 		t.Errorf("%d resignations are remembered", len(last))
@@ -332,18 +332,18 @@ func TestResignationInVain(t *testing.T) {
 	h := c.host(g)
 	term := g.Term()
 	h.elections.mu.Lock() // nobody looks for another one
-	g.leadership.resigned.term.Store(term)
-	g.leadership.resigned.at = clock.now()
+	g.leadership.resigned.Term.Store(term)
+	g.leadership.resigned.At = clock.now()
 	g.transferTo("n9", false)
 	h.elections.mu.Unlock()
 	await(t, "it serves again", func() bool { return g.Leading() == term })
 
-	g.leadership.resigned.term.Store(term)
+	g.leadership.resigned.Term.Store(term)
 	if x := (&watched{}); !g.leadsNobody(clock.now()) {
 		t.Errorf("it is not looked at any more: %+v", x)
 	}
 	clock.pass(3*h.watch.bound + 1)
-	if !g.leadsNobody(clock.now()) || g.leadership.resigned.term.Load() != 0 {
+	if !g.leadsNobody(clock.now()) || g.leadership.resigned.Term.Load() != 0 {
 		t.Error("it leads nobody for ever")
 	}
 	await(t, "it serves again", func() bool { return g.Leading() == term })
@@ -357,7 +357,7 @@ func TestNobodyTakesOver(t *testing.T) {
 	term := g.Term()
 	gone := c.other(g)
 	gone.shut(t)
-	g.leadership.resigned.term.Store(term)
+	g.leadership.resigned.Term.Store(term)
 	g.transferTo(gone.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
 	c.mustServe(1, 1)
@@ -372,7 +372,7 @@ func TestTransfereeHangs(t *testing.T) {
 	transferee := c.other(g)
 	transferee.mesh.DropGroup(1)
 	transferee.mesh.Transport(1) // of which nothing is taken
-	g.leadership.resigned.term.Store(term)
+	g.leadership.resigned.Term.Store(term)
 	g.transferTo(transferee.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
 	if log := c.log.String(); !strings.Contains(log, "did not win the election in time") {
@@ -408,7 +408,7 @@ func TestCrowdIsGivenTime(t *testing.T) {
 	clock := &handClock{}
 	c := mustTrio(t, clock.set, quickWatch)
 	g := c.mustOpen(1)[0]
-	w, r := c.host(g).watch, g.raft.Load()
+	w, r := c.host(g).watch, g.Raft()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "it has begun its term", func() bool { return ready(g) == 1 && r.AppliedIndex() == r.LastIndex() })
 	last := r.LastIndex()
@@ -506,13 +506,13 @@ func TestHandoverIsNoHang(t *testing.T) {
 
 // Work that goes on stands still for no time, whatever else does.
 func TestMark(t *testing.T) {
-	var m mark
+	var m Mark
 	var got []string
 	for i, step := range []struct {
 		waits    bool
 		progress uint64
 	}{{true, 1}, {true, 1}, {true, 2}, {true, 2}, {true, 2}, {false, 2}, {true, 2}, {true, 2}} {
-		got = append(got, fmt.Sprint(int(m.update(step.waits, step.progress, time.Duration(i)))))
+		got = append(got, fmt.Sprint(int(m.Update(step.waits, step.progress, time.Duration(i)))))
 	}
 	if want := strings.Fields("0 1 0 1 2 0 0 1"); !slices.Equal(got, want) {
 		t.Errorf("it stands still for %q, want %q", got, want)
@@ -529,7 +529,7 @@ func TestElectResigned(t *testing.T) {
 		p.nodes["a"].tired = true
 		for _, n := range p.nodes {
 			if slices.Contains(tc.longer, n.name) {
-				n.log.index++
+				n.log.Index++
 			}
 		}
 		for _, name := range p.order {
@@ -545,7 +545,7 @@ func TestElectResigned(t *testing.T) {
 		p.nodes[name].start()
 	}
 	p.nodes["a"].tired = true
-	p.nodes["a"].log.index++
+	p.nodes["a"].log.Index++
 	p.run(3 * time.Second)
 	p.mustCampaign("a")
 	p.mustLead("a")

@@ -298,7 +298,7 @@ func (l *Local) LiftQuarantine(q *catalog.Queue) error {
 func (l *Local) StalledQueues() []api.Standstill {
 	list := []api.Standstill{}
 	if s := l.c.Catalog.Stall(); s != nil {
-		list = append(list, standstill(s))
+		list = append(list, standstill(&group.Stall{Stalled: *s}))
 	}
 	for _, s := range l.c.Host.Stalls() {
 		list = append(list, standstill(&s))
