@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -132,8 +133,8 @@ func (x *measure) command(enqueue bool, size uint64) bool {
 
 // decodeAll is scan for commands that have to be decoded.
 func decodeAll(commands []byte, f func(enqueue bool, size uint64) bool) (count int, err error) {
-	if !Few(commands, maxCommands) {
-		return 0, ErrMany
+	if !replica.Few(commands, maxCommands) {
+		return 0, replica.ErrMany
 	}
 	e := logpb.EntryFromVTPool()
 	defer e.ReturnToVTPool()
@@ -173,7 +174,7 @@ func admitEntry(l *raft.Log, newest uint32) error {
 			return errors.New("the stamp of an entry is truncated")
 		}
 		if tag == fieldVersion<<3 && value > uint64(newest) {
-			return &LaterVersion{uint32(min(value, math.MaxUint32)), newest}
+			return &replica.LaterVersion{Version: uint32(min(value, math.MaxUint32)), Newest: newest}
 		}
 		data = data[end:]
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -442,15 +443,14 @@ const fewUnapplied = 8
 
 // hasUnapplied reports whether the log has commands of clients that are not applied here: a follower may
 // learn late what is committed.
-func (g *Group) hasUnapplied() bool {
-	is := g.Raft()
+func hasUnapplied(is *raft.Raft, log raft.LogStore) bool {
 	first, last := is.AppliedIndex()+1, is.LastIndex()
 	if last >= first+fewUnapplied {
 		return true
 	}
 	for i := first; i <= last; i++ {
 		var l raft.Log
-		if err := g.store.GetLog(i, &l); err != nil || l.Type == raft.LogCommand && !onlyConfigures(l.Data) {
+		if err := log.GetLog(i, &l); err != nil || l.Type == raft.LogCommand && !onlyConfigures(l.Data) {
 			return true
 		}
 	}
@@ -484,7 +484,7 @@ func (a *applier) patience(now fsm.Time) (least time.Duration) {
 	case s.Unacknowledged.Messages > 0, s.Outbox.Messages > 0:
 		return 0
 	case due == 0:
-		return Never
+		return replica.Never
 	}
 	return max(0, time.Duration(due-now)*time.Millisecond)
 }

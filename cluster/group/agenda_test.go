@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -22,11 +23,11 @@ func (q *quiet) Role() (raft.RaftState, uint64) {
 	return q.crowdMember.Role()
 }
 
-func (q *quiet) LogEnd() Position {
+func (q *quiet) LogEnd() replica.Position {
 	e := q.n.elections
 	if !e.mu.TryLock() {
 		q.locked = true
-		return Position{}
+		return replica.Position{}
 	}
 	e.mu.Unlock()
 	return q.crowdMember.LogEnd()

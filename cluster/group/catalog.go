@@ -18,6 +18,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -37,7 +38,6 @@ const (
 	catalogThreshold = 8192
 	catalogTrailing  = 1024
 	catalogApplyWait = 5 * time.Second
-	CatalogGroup     = fsm.GroupID(0)
 )
 
 // CatalogConfig holds what the catalog's group needs.
@@ -67,22 +67,22 @@ type CatalogConfig struct {
 // catalogHost is the host of this node's queue groups, as the catalog knows it.
 type catalogHost interface {
 	// Learn brings the catalog's replica on this node up to date if it is a learner, and has it answer learners.
-	Learn(k Learner)
+	Learn(k replica.Learner)
 	// Awake is a time that does not pass while the process is kept from running.
 	Awake() time.Duration
 	// Bound is for how long of that time a leader may make no progress.
 	Bound() time.Duration
 	// Resigned counts a leadership of the catalog that was given up.
-	Resigned(s Stalled)
+	Resigned(s replica.Stalled)
 }
 
 // Catalog runs the catalog's raft group on this node: it connects the parts and proposes entries.
 type Catalog struct {
-	*Replica
+	*replica.Replica
 	applier     catalogApplier
 	convergence convergence
 	lease       routeLease
-	notices     *Notices
+	notices     *replica.Notices
 	numbers     numbers
 	watchdog    catalogWatch
 	election    atomic.Int64 // raft's ElectionTimeout, ns
@@ -99,12 +99,12 @@ func NewCatalog(c CatalogConfig) *Catalog {
 	k.convergence.init(c.Node)
 	k.numbers.init()
 	k.election.Store(int64(catalogHeartbeat))
-	k.Replica = NewReplica(ReplicaConfig{Group: CatalogGroup, Node: c.Node, Mesh: c.Mesh, Log: c.Store, Logger: k.slog, Spawn: k.tasks.Go})
+	k.Replica = replica.New(replica.Config{Group: replica.CatalogGroup, Node: c.Node, Mesh: c.Mesh, Log: c.Store, Logger: k.slog, Spawn: k.tasks.Go})
 	k.applier = catalogApplier{
 		newest: c.Newest, exit: c.Exit, slog: c.Logger, changed: c.Changed, machine: &catalog.Catalog{},
 		applied: k.convergence.applied,
 	}
-	k.applier.probes = Probes{
+	k.applier.probes = replica.Probes{
 		Lock: &k.applier.probing, Index: func() (uint64, error) { return k.View().Index(), nil },
 		Freeze: func() func() (string, error) {
 			v := k.View()
@@ -119,7 +119,7 @@ func NewCatalog(c CatalogConfig) *Catalog {
 	}
 	k.lease.renewed = func(granted *peerpb.CatalogReply) { k.convergence.learn(granted.Held) }
 	k.watchdog.worker = worker.New(worker.Options{})
-	k.notices = NewNotices(k.Replica)
+	k.notices = replica.NewNotices(k.Replica)
 	return k
 }
 
@@ -139,9 +139,11 @@ func (k *Catalog) Start(founders []string) error {
 		k.convergence.answersFor(longestLease) // an earlier process of this node may have
 	}
 	c.Mesh.HandleCall(c.Kind, k.onCall)
-	err := k.Replica.Start(Opening{
+	err := k.Replica.Start(replica.Opening{
 		Config: k.raftConfig(), Machine: &k.applier, Founders: founders, Newest: c.Newest, Admits: admitCatalogEntry, Fail: k.applier.fail, Prompt: true,
-		Transport: func(t Transport) raft.Transport { return AbstainingTransport{t, k.refuses} },
+		Transport: func(t replica.Transport) raft.Transport {
+			return replica.AbstainingTransport{Transport: t, Refuses: k.refuses}
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("catalog: %w", err)
@@ -182,7 +184,7 @@ func (k *Catalog) standFirst() {
 	defer tick.Stop()
 	for {
 		if !slices.ContainsFunc(voters, func(v string) bool { return !k.config.Mesh.Alive(v) }) {
-			k.config.Mesh.Campaign(CatalogGroup)
+			k.config.Mesh.Campaign(replica.CatalogGroup)
 			return
 		}
 		select {
@@ -201,13 +203,13 @@ func (k *Catalog) raftConfig() *raft.Config {
 	c.LocalID = raft.ServerID(k.Node())
 	c.HeartbeatTimeout = cmp.Or(k.config.heartbeat, catalogHeartbeat)
 	if k.IsLearner() {
-		c.HeartbeatTimeout = Never // it does not campaign
+		c.HeartbeatTimeout = replica.Never // it does not campaign
 	}
 	c.ElectionTimeout = c.HeartbeatTimeout
 	c.LeaderLeaseTimeout, c.CommitTimeout = catalogLease, catalogCommit
 	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = catalogSnapshots, catalogThreshold, catalogTrailing
 	c.NoLegacyTelemetry, c.ShutdownOnRemove, c.BatchApplyCh = true, false, false
-	c.Logger = NewLogger(&LogGate{Now: time.Now}, k.slog)
+	c.Logger = replica.NewLogger(&replica.LogGate{Now: time.Now}, k.slog)
 	return c
 }
 
@@ -223,7 +225,7 @@ func (k *Catalog) Close() error {
 	}
 	k.lease.drop()
 	f := r.Shutdown()
-	k.config.Mesh.DropGroup(CatalogGroup) // ends requests under way to nodes that are gone
+	k.config.Mesh.DropGroup(replica.CatalogGroup) // ends requests under way to nodes that are gone
 	return f.Error()
 }
 
@@ -240,7 +242,7 @@ func (k *Catalog) Leads(ctx context.Context) bool {
 // LeadsStill is Leads, and nobody else has led by the time it was called: the view holds everything that
 // anybody has committed. It costs an entry each time.
 func (k *Catalog) LeadsStill() bool {
-	return k.IsLeader() && k.wait(k.Raft().Barrier(ChangeWait)) == nil
+	return k.IsLeader() && k.wait(k.Raft().Barrier(replica.ChangeWait)) == nil
 }
 
 // Transfer makes another node the leader, see Group.Transfer. What is proposed meanwhile is refused, and
@@ -248,7 +250,7 @@ func (k *Catalog) LeadsStill() bool {
 func (k *Catalog) Transfer(to string) error {
 	term, leads := k.LeadsIn()
 	if !leads {
-		return ErrNotLeading
+		return replica.ErrNotLeading
 	}
 	if err := k.RefusesMove(to); err != nil {
 		return err
@@ -391,7 +393,7 @@ func (k *Catalog) lead(ctx context.Context, from string, entry []byte, internal 
 		return results, index, err
 	}
 	if k.Moves() {
-		return nil, 0, ErrTransferring
+		return nil, 0, replica.ErrTransferring
 	}
 	f := k.Raft().Apply(entry, catalogApplyWait)
 	if err := k.wait(f); err != nil {
@@ -441,7 +443,7 @@ func (k *Catalog) admit(from string, entry []byte) (results []*logpb.CatalogResu
 // notifyFollowers tells all members of the group what has been committed.
 func (k *Catalog) notifyFollowers() {
 	if term, index, appliedTerm := k.convergence.committed(); term == appliedTerm { // otherwise it no longer leads, and others announce its commits
-		k.notices.Send(Notice{Index: index, Term: appliedTerm, Leads: term})
+		k.notices.Send(replica.Notice{Index: index, Term: appliedTerm, Leads: term})
 	}
 }
 
@@ -451,7 +453,7 @@ func (k *Catalog) wait(f raft.Future) error {
 		k.watchdog.worker.Wake()
 	}
 	defer k.watchdog.waiting.Add(-1)
-	return EndingWith(k.Replica, f).Error()
+	return replica.EndingWith(k.Replica, f).Error()
 }
 
 // onCall performs an operation for another node that only the leader can perform, or answers its
@@ -512,14 +514,14 @@ type catalogApplier struct {
 	view    atomic.Pointer[catalog.View]
 
 	probing sync.Mutex // of probes
-	probes  Probes
+	probes  replica.Probes
 }
 
 // Apply implements raft.FSM.
 func (a *catalogApplier) Apply(l *raft.Log) any {
 	var e logpb.CatalogEntry
 	if err := logpb.Unmarshal(l.Data, &e); err != nil {
-		a.fail(CodeDamaged, fmt.Sprintf("catalog entry %d cannot be decoded: %v", l.Index, err))
+		a.fail(replica.CodeDamaged, fmt.Sprintf("catalog entry %d cannot be decoded: %v", l.Index, err))
 	}
 	a.mustSupport(e.Version)
 	results := a.machine.Apply(l.Index, &e)
@@ -637,7 +639,7 @@ func readCatalogSnapshot(stream io.Reader) (*logpb.CatalogSnapshot, error) {
 // this program is too old for.
 func (a *catalogApplier) mustSupport(version uint32) {
 	if newest := a.newest; version > newest {
-		a.fail(CodeTooOld, NeedsNewer(version, newest))
+		a.fail(replica.CodeTooOld, replica.NeedsNewer(version, newest))
 	}
 }
 
@@ -673,13 +675,13 @@ const watchRest = time.Second
 // node, and of when it has resigned. The catalog has no elections but raft's own,
 // so the leader itself chooses its transferee.
 type catalogWatch struct {
-	waiting  atomic.Int64            // for answers of raft as the leader
-	stall    atomic.Pointer[Stalled] // beyond the bound; nil: it makes progress
-	noVote   atomic.Int64            // until then it does not stand for election, by the watch's time
-	resigned Resigning
+	waiting  atomic.Int64                    // for answers of raft as the leader
+	stall    atomic.Pointer[replica.Stalled] // beyond the bound; nil: it makes progress
+	noVote   atomic.Int64                    // until then it does not stand for election, by the watch's time
+	resigned replica.Resigning
 	worker   *worker.Worker // woken when raft's state changes, and when something begins to wait
 
-	entries Mark // of the worker's goroutine
+	entries replica.Mark // of the worker's goroutine
 }
 
 // watch checks the progress of the catalog while this node leads it.
@@ -695,7 +697,7 @@ func (k *Catalog) watchAgain(waits bool) time.Duration {
 	case !k.IsLeader():
 		return 0
 	case waits:
-		return WatchEvery
+		return replica.WatchEvery
 	}
 	return worker.Next(watchRest)
 }
@@ -714,7 +716,7 @@ func (k *Catalog) check(now time.Duration) {
 		return
 	}
 	d.resigned.Begin(s.Term, now)
-	d.noVote.Store(int64(now + ShortPause))
+	d.noVote.Store(int64(now + replica.ShortPause))
 	k.slog.Warn("the catalog's leader is making no progress and resigns", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
 		"term", s.Term, "last", s.Last, "commit", s.Commit, "applied", s.Applied)
 	h.Resigned(s)
@@ -727,13 +729,13 @@ func (k *Catalog) check(now time.Duration) {
 
 // stall returns for how long the leader's work makes no progress: what its log
 // has, or is to take, is not applied.
-func (k *Catalog) stall(now time.Duration) Stalled {
+func (k *Catalog) stall(now time.Duration) replica.Stalled {
 	r, d := k.Raft(), &k.watchdog
 	if r.State() != raft.Leader {
-		d.entries = Mark{}
-		return Stalled{}
+		d.entries = replica.Mark{}
+		return replica.Stalled{}
 	}
-	s := Stalled{Reason: StuckCatalog, Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}
+	s := replica.Stalled{Reason: replica.StuckCatalog, Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}
 	// Raft counts as applied what it has handed to the machine.
 	s.For = d.entries.Update(s.Last > s.Applied || d.waiting.Load() > 0, s.Applied+k.convergence.appliedIndex(), now)
 	return s
@@ -764,4 +766,4 @@ func (k *Catalog) transferee(term uint64) (best string) {
 
 // Stall says how the catalog stalls, if this node leads it and its work makes no
 // progress; nil: it makes progress.
-func (k *Catalog) Stall() *Stalled { return k.watchdog.stall.Load() }
+func (k *Catalog) Stall() *replica.Stalled { return k.watchdog.stall.Load() }

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -65,15 +66,15 @@ const (
 
 // decodeCatalog reads an entry of the catalog that another node has sent.
 func decodeCatalog(entry []byte, newest uint32) (*logpb.CatalogEntry, error) {
-	if len(entry) > MaxCatalogEntry || !Few(entry, maxCatalogCommands) {
-		return nil, fmt.Errorf("catalog entry of %d bytes: %w", len(entry), ErrMany)
+	if len(entry) > MaxCatalogEntry || !replica.Few(entry, maxCatalogCommands) {
+		return nil, fmt.Errorf("catalog entry of %d bytes: %w", len(entry), replica.ErrMany)
 	}
 	e := new(logpb.CatalogEntry)
 	if err := logpb.Unmarshal(entry, e); err != nil {
 		return nil, fmt.Errorf("catalog entry cannot be decoded: %w", err)
 	}
 	if e.Version > newest {
-		return nil, fmt.Errorf("catalog: %w", &LaterVersion{e.Version, newest})
+		return nil, fmt.Errorf("catalog: %w", &replica.LaterVersion{Version: e.Version, Newest: newest})
 	}
 	return e, nil
 }
@@ -97,9 +98,9 @@ func admitCatalogEntry(l *raft.Log, newest uint32) error {
 }
 
 // InspectCatalog reads the catalog of a node, as if all entries were committed.
-func InspectCatalog(from *raftlog.Catalog) (s Stored, view *catalog.View, err error) {
+func InspectCatalog(from *raftlog.Catalog) (s replica.Stored, view *catalog.View, err error) {
 	c := &catalog.Catalog{}
-	s, err = Walk(from, func(stream io.Reader) error {
+	s, err = replica.Walk(from, func(stream io.Reader) error {
 		state, err := readCatalogSnapshot(stream)
 		if err != nil {
 			return err

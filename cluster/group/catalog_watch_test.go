@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -89,7 +90,7 @@ func defines(k *Catalog, name string) bool {
 func (c *catalogs) mustLead() (at int) {
 	c.t.Helper()
 	await(c.t, "the catalog has a leader", func() bool {
-		at = slices.IndexFunc(c.all, func(k *Catalog) bool { return k.raft.Load().State() == raft.Leader })
+		at = slices.IndexFunc(c.all, func(k *Catalog) bool { return k.Raft().State() == raft.Leader })
 		return at >= 0
 	})
 	return at
@@ -116,14 +117,14 @@ func TestCatalogLeaderHangs(t *testing.T) {
 	}()
 	clock.await(t, "it gives way", func() bool {
 		count, _ := h.Resignations()
-		return count[StuckCatalog] != 0
+		return count[replica.StuckCatalog] != 0
 	})
 	<-defined
 	count, last := h.Resignations()
-	if count[StuckCatalog] != 1 || len(last) != 1 {
+	if count[replica.StuckCatalog] != 1 || len(last) != 1 {
 		t.Fatalf("resignations %v, %+v", count, last)
 	}
-	if s := last[0]; s.Group != nil || s.Reason != StuckCatalog || s.For < h.watch.bound || s.Term != term {
+	if s := last[0]; s.Group != nil || s.Reason != replica.StuckCatalog || s.For < h.watch.bound || s.Term != term {
 		t.Errorf("it has resigned as %+v", s)
 	}
 	if log := c.log.String(); !strings.Contains(log, "the catalog's leader is making no progress and resigns") {
@@ -137,7 +138,7 @@ func TestCatalogLeaderHangs(t *testing.T) {
 	}
 	goOn()
 	await(t, "the former leader follows", func() bool {
-		return defines(k, "second") && k.raft.Load().State() == raft.Follower && k.Stall() == nil
+		return defines(k, "second") && k.Raft().State() == raft.Follower && k.Stall() == nil
 	})
 	mustDefine(t, k, "third")
 }
@@ -157,11 +158,11 @@ func TestCatalogHangsBeforeItLeads(t *testing.T) {
 	mustDefine(t, c.all[lead], "second")
 	await(t, "it leads", func() bool {
 		_ = c.all[lead].Transfer(trioNames[at])
-		return c.all[at].raft.Load().State() == raft.Leader
+		return c.all[at].Raft().State() == raft.Leader
 	})
 	clock.await(t, "it gives way", func() bool {
 		count, _ := c.hosts[at].Resignations()
-		return count[StuckCatalog] != 0
+		return count[replica.StuckCatalog] != 0
 	})
 	mustDefine(t, c.all[other], "third")
 }
@@ -176,7 +177,7 @@ func TestCatalogTransferee(t *testing.T) {
 	k := c.all[lead]
 	gone, other := (lead+1)%3, (lead+2)%3
 	c.ends[gone]()
-	c.hosts[gone].mesh.Transport(CatalogGroup) // of which nothing is taken
+	c.hosts[gone].mesh.Transport(replica.CatalogGroup) // of which nothing is taken
 	mustDefine(t, k, "second")
 	term, _ := k.LeadsIn()
 	if got := k.transferee(term); got != trioNames[other] {
@@ -207,7 +208,7 @@ func TestCatalogHasNoTransferee(t *testing.T) {
 		}
 	}
 	k.Yield(k.transferee(term), term, true)
-	await(t, "raft goes on to another term", func() bool { return k.raft.Load().CurrentTerm() > term })
+	await(t, "raft goes on to another term", func() bool { return k.Raft().CurrentTerm() > term })
 	if said := strings.Count(c.log.String(), "it steps down"); said != 1 {
 		t.Errorf("it has stepped down %d times", said)
 	}
@@ -229,7 +230,7 @@ func TestCatalogKeeps(t *testing.T) {
 	k := c.all[lead]
 	await(t, "all are up", func() bool { return k.transferee(0) != "" && k.WhyKeep(&k.watchdog.resigned, clock.now()) == "" })
 	k.watchdog.resigned.Until.Store(int64(clock.now()) + 1)
-	if why := k.WhyKeep(&k.watchdog.resigned, clock.now()); why != KeepsPause {
+	if why := k.WhyKeep(&k.watchdog.resigned, clock.now()); why != replica.KeepsPause {
 		t.Errorf("right after it has resigned: %q", why)
 	}
 	clock.pass(1)
@@ -249,7 +250,7 @@ func TestCatalogKeeps(t *testing.T) {
 			h.shut(t)
 		}
 	}
-	await(t, "it is seen that nobody is up", func() bool { return k.WhyKeep(&k.watchdog.resigned, clock.now()) == KeepsMajority })
+	await(t, "it is seen that nobody is up", func() bool { return k.WhyKeep(&k.watchdog.resigned, clock.now()) == replica.KeepsMajority })
 	if to := k.transferee(0); to != "" {
 		t.Errorf("its transferee is %s", to)
 	}
@@ -290,7 +291,7 @@ func TestCatalogStall(t *testing.T) {
 	}
 	at := time.Duration(20)
 	await(t, "entries wait for the machine", func() bool {
-		k.raft.Load().Apply(entry, time.Millisecond)
+		k.Raft().Apply(entry, time.Millisecond)
 		at += 10
 		s := k.stall(at)
 		return s.Last > s.Applied && s.For >= 30
@@ -316,20 +317,20 @@ func TestCatalogHasNobodyToTakeOver(t *testing.T) {
 	defer goOn()
 	k.tasks.Go(func() { mustDefine(t, k, "second") })
 	clock.await(t, "it is seen to stand still", func() bool { return k.Stall() != nil })
-	if s := k.Stall(); s.Keeps != KeepsAlone || s.Reason != StuckCatalog || s.For < h.watch.bound {
+	if s := k.Stall(); s.Keeps != replica.KeepsAlone || s.Reason != replica.StuckCatalog || s.For < h.watch.bound {
 		t.Errorf("it stands still as %+v", s)
 	}
 	if now, leads := k.LeadsIn(); !leads || now != term {
 		t.Errorf("it leads: %v, in term %d", leads, now)
 	}
-	if count, _ := h.Resignations(); count[StuckCatalog] != 0 {
+	if count, _ := h.Resignations(); count[replica.StuckCatalog] != 0 {
 		t.Errorf("resignations %v", count)
 	}
 	goOn()
 	await(t, "it goes on", func() bool { return k.Stall() == nil && defines(k, "second") })
 }
 
-// TestClosedCatalogSendsNothing: a notice that begins while a member closes does
+// TestClosedCatalogSendsNothing: a notice that is sent while a member closes does
 // not wait for a node that is gone.
 func TestClosedCatalogSendsNothing(t *testing.T) {
 	c := mustCatalogs(t)
@@ -342,7 +343,8 @@ func TestClosedCatalogSendsNothing(t *testing.T) {
 	await(t, "the end of the link", func() bool { return !c.hosts[0].mesh.Alive(trioNames[1]) })
 	sent := make(chan bool, 1)
 	go func() {
-		sent <- c.all[0].notices.sendOne(trioNames[1], Notice{Index: 1, Term: 1, Leads: 1})
+		err := c.all[0].Transport().AppendEntries(raft.ServerID(trioNames[1]), raft.ServerAddress(trioNames[1]), &raft.AppendEntriesRequest{}, &raft.AppendEntriesResponse{})
+		sent <- err == nil
 	}()
 	select {
 	case ok := <-sent:
@@ -356,7 +358,7 @@ func TestClosedCatalogSendsNothing(t *testing.T) {
 
 // Who founds a cluster, or is its only voter, does not wait for raft's timers, which never fire here.
 func TestFoundersElectAtOnce(t *testing.T) {
-	without := func(c *CatalogConfig) { c.heartbeat = Never }
+	without := func(c *CatalogConfig) { c.heartbeat = replica.Never }
 	var gate sync.Mutex
 	all := mustTrio(t)
 	for _, h := range all.hosts {

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -331,7 +332,7 @@ func TestGroupsShareWhatIsKept(t *testing.T) {
 			h.config.Retained = all + all/2
 			clear(s.retained)
 			for _, much := range tc.others {
-				x := &Group{Replica: NewReplica(ReplicaConfig{})}
+				x := &Group{Replica: replica.New(replica.Config{})}
 				x.End()
 				s.retained[x] = kept{much: much}
 			}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/quorate/quorate/cluster/replica"
 )
 
 // A leader whose node is back after a false alarm is waited for, as long as it takes on a machine that is too
@@ -16,9 +18,9 @@ func TestElectLeaderComesBack(t *testing.T) {
 		due   time.Duration
 		stays bool
 	}{
-		{"soon", 0, Never, true},
-		{"late", 2 * time.Second, Never, true},
-		{"never", time.Hour, Never, false},
+		{"soon", 0, replica.Never, true},
+		{"late", 2 * time.Second, replica.Never, true},
+		{"never", time.Hour, replica.Never, false},
 		{"late, and something is due", 2 * time.Second, 0, false},
 	} {
 		p := newPretend(t, "a", "b", "c")

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
@@ -73,9 +74,9 @@ type links interface {
 // electable is what elections needs from a Group.
 type electable interface {
 	Spec() Spec
-	Voters() []string // the preferred leader first
-	Leader() string   // empty: unknown
-	LogEnd() Position // how far the log reaches
+	Voters() []string         // the preferred leader first
+	Leader() string           // empty: unknown
+	LogEnd() replica.Position // how far the log reaches
 	Role() (role raft.RaftState, term uint64)
 	lastLed() uint64 // term of the last leader that was seen; 0: none was
 	// VotedFor is whom this replica has given its vote in a term; empty: nobody.
@@ -115,9 +116,9 @@ type election struct {
 	queried     time.Time // positions were last exchanged
 	ready       time.Time // when a majority of members became reachable
 	backoff     electionBackoff
-	end         Position  // of this member's log, when it was last told
-	transferred time.Time // last
-	positions   map[string]Position
+	end         replica.Position // of this member's log, when it was last told
+	transferred time.Time        // last
+	positions   map[string]replica.Position
 	led         map[string]time.Time // when a member last reported a leader
 	barred      map[string]bool      // members that must not lead, see Quarantine
 	lends       bool                 // those stand, and nobody else
@@ -132,7 +133,7 @@ func newElection(g electable) *election {
 	}
 	return &election{
 		group: g, leader: g.Leader(), since: term, term: min(term, led), scheduled: scheduled{place: -1, waitPlace: -1},
-		positions: map[string]Position{}, led: map[string]time.Time{}, barred: map[string]bool{}, learners: map[string]bool{},
+		positions: map[string]replica.Position{}, led: map[string]time.Time{}, barred: map[string]bool{}, learners: map[string]bool{},
 	}
 }
 
@@ -267,7 +268,7 @@ func (e *elections) passesOver(v *election, r *electionRound) bool {
 func (v *election) asks(now time.Time) bool { return now.Sub(v.queried) >= positionsEvery }
 
 // standsIn is the term in which a candidate stands next, see stand.
-func standsIn(c Candidate) uint64 {
+func standsIn(c replica.Candidate) uint64 {
 	role, term := c.Role()
 	if role == raft.Candidate {
 		term++
@@ -275,7 +276,7 @@ func standsIn(c Candidate) uint64 {
 	return term + 1
 }
 
-func (e *elections) campaign(g electable) { Stand(e.links, g.Spec().Group, e.node, g) }
+func (e *elections) campaign(g electable) { replica.Stand(e.links, g.Spec().Group, e.node, g) }
 
 // hasLeader reports whether the group has gained a leader since the election began: raft may know
 // of it before any member reports it. The lost leader does not count for the same term, even if
@@ -659,7 +660,7 @@ type item struct {
 	kind     byte
 	group    fsm.GroupID
 	term     uint64 // raft's current term
-	position Position
+	position replica.Position
 	barred   bool // the sender must not lead
 	learner  bool // the sender neither leads nor votes
 }
@@ -703,7 +704,7 @@ func parseItem(b []byte) item {
 	return item{
 		kind: b[0] &^ (itemBarred | itemLearner), barred: b[0]&itemBarred != 0, learner: b[0]&itemLearner != 0, group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
 		term:     binary.BigEndian.Uint64(b[5:]),
-		position: Position{binary.BigEndian.Uint64(b[13:]), binary.BigEndian.Uint64(b[21:])},
+		position: replica.Position{Term: binary.BigEndian.Uint64(b[13:]), Index: binary.BigEndian.Uint64(b[21:])},
 	}
 }
 

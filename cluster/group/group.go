@@ -21,6 +21,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -55,7 +56,7 @@ type Spec struct {
 // Group is this node's replica of one queue. It connects its parts, each of which owns the state
 // it guards, and changes this node's role in the group.
 type Group struct {
-	*Replica // raft; for a local queue, only its end
+	*replica.Replica // raft; for a local queue, only its end
 
 	spec  Spec
 	host  *Host
@@ -159,7 +160,7 @@ func newGroup(h *Host, spec Spec, store *raftlog.Group, log *slog.Logger) *Group
 	g := &Group{
 		spec: spec, host: h, slog: log, store: store,
 	}
-	g.Replica = NewReplica(ReplicaConfig{
+	g.Replica = replica.New(replica.Config{
 		Group: spec.Group, Node: h.config.Node, Preferred: spec.Members, Mesh: h.config.Mesh, Log: store, Logger: log, Spawn: h.tasks.Go,
 		TermChanged: func() { h.elections.termChanged(spec.Group) }, Unsettled: func() { h.lag.note(g) },
 	})
@@ -188,7 +189,7 @@ func newGroup(h *Host, spec Spec, store *raftlog.Group, log *slog.Logger) *Group
 		newMachine: func() *queue.Machine { return h.newMachine(spec) },
 		machine:    h.newMachine(spec),
 	}
-	g.applier.probes = Probes{Lock: &g.applier.mu, Index: g.applier.index, Freeze: g.applier.freeze}
+	g.applier.probes = replica.Probes{Lock: &g.applier.mu, Index: g.applier.index, Freeze: g.applier.freeze}
 	g.connectProposer()
 	g.throttle = throttle{budget: &h.catchUp, needs: g.Needs, last: g.LastIndex, ending: g.Ending(), stop: h.stop}
 	return g
@@ -287,7 +288,7 @@ type leadership struct {
 	changing     longLock      // one change at a time
 	term         atomic.Uint64 // in which this node serves; 0: none
 	transferring atomic.Bool   // it takes no commands, see Transfer. Set under the proposer's lock
-	resigned     Resigning
+	resigned     replica.Resigning
 
 	guard     *guard
 	withdrawn *atomic.Bool  // the node leads nothing, see Host.Withdraw; nil for a local queue, which it does not affect
@@ -334,9 +335,9 @@ func (l *leadership) serving() uint64 {
 func (l *leadership) refuses() error {
 	switch {
 	case l.term.Load() == 0 || l.barred():
-		return ErrNotLeading
+		return replica.ErrNotLeading
 	case l.transferring.Load():
-		return ErrTransferring
+		return replica.ErrTransferring
 	}
 	return nil
 }
@@ -495,7 +496,7 @@ func (g *Group) wanted(now time.Time) bool {
 
 // patience implements electable: nothing is due sooner, nobody holds a message, and no letter is on its way.
 func (g *Group) patience() time.Duration {
-	if g.hasUnapplied() {
+	if hasUnapplied(g.Raft(), g.store) {
 		return 0
 	}
 	return g.applier.patience(g.host.config.Clock.Now())
@@ -514,7 +515,7 @@ func (g *Group) Term() uint64 { return g.order.term() }
 func (g *Group) Leader() string { return g.order.leader() }
 
 // Progress reports the log position of the replica.
-func (g *Group) Progress() Progress { return g.order.progress() }
+func (g *Group) Progress() replica.Progress { return g.order.progress() }
 
 // SnapshotIndex returns the index of the newest snapshot, or -1 if there is none.
 func (g *Group) SnapshotIndex() int64 { return g.order.snapshot() }
@@ -645,7 +646,7 @@ func (g *Group) Expire(timeout time.Duration) error {
 	end := time.Now().Add(timeout)
 	for g.applier.due() {
 		if g.leadership.term.Load() == 0 || g.barred() {
-			return ErrNotLeading
+			return replica.ErrNotLeading
 		}
 		g.proposer.proposeTick()
 		if err := g.Barrier(timeout); err != nil {

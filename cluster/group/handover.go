@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 )
 
@@ -90,14 +91,14 @@ func (g *Group) Transfer(to string) error {
 	defer l.changing.Unlock()
 	term := l.term.Load()
 	if term == 0 || l.barred() || g.IsLocal() || g.IsClosed() {
-		return ErrNotLeading
+		return replica.ErrNotLeading
 	}
 	if err := g.RefusesMove(to); err != nil {
 		return err
 	}
 	g.proposer.transfer(true)
 	defer g.proposer.transfer(false)
-	err := fmt.Errorf("%w: entries are not being committed", ErrNotHandedOver)
+	err := fmt.Errorf("%w: entries are not being committed", replica.ErrNotHandedOver)
 	if g.proposer.drained(g.MovePatience(to)) {
 		err = g.Move(to, term)
 	}
@@ -185,13 +186,13 @@ func outnumbered(voters []string, silent map[string]bool) (other string) {
 	return other
 }
 
-// stepDownAlone makes the replica step down if it has led without a majority for long: it commits nothing, and
+// stepDownAlone makes a replica step down if it has led without a majority for long: it commits nothing, and
 // should not believe for ever that it leads.
-func (g *Group) stepDownAlone(silent map[string]bool) {
+func (h *Host) stepDownAlone(g *Group, silent map[string]bool) {
 	if other := outnumbered(g.Voters(), silent); other != "" {
 		if role, term := g.Role(); role == raft.Leader {
 			g.slog.Warn("a leader without a majority steps down", "term", term)
-			g.host.config.Mesh.Resign(g.spec.Group, term+1, other)
+			h.config.Mesh.Resign(g.spec.Group, term+1, other)
 		}
 	}
 }

@@ -4,37 +4,10 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/proto/logpb"
 )
-
-// A move that has failed is not tried again at once, and each time later; one that succeeds makes up for all
-// of them.
-func TestMovesRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var h handover
-		if h.rests() > 0 {
-			t.Error("a first attempt is refused")
-		}
-		for _, pause := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
-			h.ended(errUnderWay)
-			if got := h.rests(); got != pause*time.Second {
-				t.Errorf("the next attempt is refused for %v, want %v s", got, pause)
-			}
-			time.Sleep(pause * time.Second)
-			if h.rests() > 0 {
-				t.Errorf("it is still refused after %v s", pause)
-			}
-		}
-		h.ended(nil)
-		h.ended(errUnderWay)
-		if got := h.rests(); got != firstMovePause {
-			t.Errorf("after a success it begins with %v", got)
-		}
-	})
-}
 
 // Who asks for a move that cannot succeed, or that has just failed, stops nothing by that.
 func TestMoveIsRefused(t *testing.T) {
@@ -42,18 +15,18 @@ func TestMoveIsRefused(t *testing.T) {
 	g := c.mustOpen(1)[0]
 	to, term := c.other(g), g.Term()
 	for _, nobody := range []string{"n9", g.Node()} {
-		if err := g.Transfer(nobody); !errors.Is(err, ErrNotHandedOver) || g.handover.rests() > 0 {
+		if err := g.Transfer(nobody); !errors.Is(err, replica.ErrNotHandedOver) || !g.MayMove() {
 			t.Errorf("a move to %s: %v", nobody, err)
 		}
 	}
-	g.handover.ended(errUnderWay)
+	g.MoveEnded(replica.ErrNotHandedOver)
 	g.proposer.mu.Lock() // it would be needed to refuse commands
 	err := g.Transfer(to.config.Node)
 	g.proposer.mu.Unlock()
-	if !errors.Is(err, ErrNotHandedOver) || g.Leading() != term {
+	if !errors.Is(err, replica.ErrNotHandedOver) || g.Leading() != term {
 		t.Errorf("a move after one that has failed: %v", err)
 	}
-	g.handover.ended(nil)
+	g.MoveEnded(nil)
 	if err := g.Transfer(to.config.Node); err != nil {
 		t.Error(err)
 	}
@@ -62,7 +35,7 @@ func TestMoveIsRefused(t *testing.T) {
 
 // lacks reports whether a member was not told to stand because it lacks entries.
 func lacks(err error) bool {
-	return errors.Is(err, ErrNotHandedOver) && strings.Contains(err.Error(), "lacks entries")
+	return errors.Is(err, replica.ErrNotHandedOver) && strings.Contains(err.Error(), "lacks entries")
 }
 
 // A member that lacks entries gets them before it is told to stand: it would lose, and cost a term.
@@ -75,7 +48,7 @@ func TestMoveWaitsForTheLog(t *testing.T) {
 	behind.mesh.Transport(1) // of which nothing is taken
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "the message", func() bool { return ready(g) == 1 })
-	if err := g.Transfer(behind.config.Node); !lacks(err) || g.Leading() != term || g.handover.rests() <= 0 {
+	if err := g.Transfer(behind.config.Node); !lacks(err) || g.Leading() != term || g.MayMove() {
 		t.Errorf("a move to one that lacks an entry: %v; term %d leads, it was %d", err, g.Leading(), term)
 	}
 	c.mustServe(1, 2)
@@ -93,17 +66,20 @@ func TestCatalogMoves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	from.handover.moving.Store(true)
+	end, err := from.BeginMove()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, of := range []*Catalog{from, to} {
-		if _, _, err := of.attempt(t.Context(), entry, true); err == nil || !strings.Contains(err.Error(), ErrTransferring.Error()) {
+		if _, _, err := of.attempt(t.Context(), entry, true); err == nil || !strings.Contains(err.Error(), replica.ErrTransferring.Error()) {
 			t.Errorf("%s, while the leadership moves: %v", of.Node(), err)
 		}
 	}
-	if err := from.Transfer(to.Node()); !errors.Is(err, errUnderWay) {
+	if err := from.Transfer(to.Node()); !errors.Is(err, replica.ErrNotHandedOver) || !strings.Contains(err.Error(), "under way") {
 		t.Errorf("a second move: %v", err)
 	}
-	from.handover.moving.Store(false)
-	from.handover.ended(nil)
+	end()
+	from.MoveEnded(nil)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -116,7 +92,7 @@ func TestCatalogMoves(t *testing.T) {
 	}
 	<-done
 	await(t, "the other one leads", func() bool { now, leads := to.LeadsIn(); return leads && now == term+1 })
-	if err := from.Transfer(to.Node()); !errors.Is(err, ErrNotLeading) {
+	if err := from.Transfer(to.Node()); !errors.Is(err, replica.ErrNotLeading) {
 		t.Errorf("who does not lead hands over: %v", err)
 	}
 }
@@ -130,7 +106,7 @@ func TestCatalogMoveWaitsForTheLog(t *testing.T) {
 	from, behind := c.all[lead], (lead+1)%3
 	term, _ := from.LeadsIn()
 	c.ends[behind]()
-	c.hosts[behind].mesh.Transport(CatalogGroup) // of which nothing is taken
+	c.hosts[behind].mesh.Transport(replica.CatalogGroup) // of which nothing is taken
 	mustDefine(t, from, "second")
 	if err := from.Transfer(trioNames[behind]); !lacks(err) || from.MayMove() {
 		t.Errorf("a move to one that lacks an entry: %v", err)

@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
@@ -74,7 +75,7 @@ type Config struct {
 type Host struct {
 	config Config
 	groups registry
-	lines  LogGate // of raft
+	lines  replica.LogGate // of raft
 
 	ticker    *ticker
 	elections *elections
@@ -85,8 +86,8 @@ type Host struct {
 	admission *admission
 	catchUp   catchUpBudget
 	applying  applierNode
-	catalog   atomic.Pointer[Learner] // nil: this host has no catalog
-	observed  chan raft.Observation   // changes of state and leader, of all groups
+	catalog   atomic.Pointer[replica.Learner] // nil: this host has no catalog
+	observed  chan raft.Observation           // changes of state and leader, of all groups
 
 	localBytes atomic.Int64  // of the payloads of local queues
 	withdrawn  atomic.Bool   // no replica leads here, see Withdraw
@@ -237,7 +238,7 @@ func (h *Host) setWithdrawn(yes bool) {
 		}
 	}
 	if yes {
-		h.watch.count(StuckDisk, led)
+		h.watch.count(replica.StuckDisk, led)
 	}
 }
 
@@ -272,7 +273,7 @@ func (h *Host) checkLed() {
 	now := time.Now()
 	if silent := h.lag.silences.long(h.config.Mesh.Peers(), now); len(silent) > 0 {
 		for _, g := range h.leaders() {
-			g.stepDownAlone(silent)
+			h.stepDownAlone(g, silent)
 		}
 	}
 	h.lag.round(now)
@@ -280,16 +281,16 @@ func (h *Host) checkLed() {
 
 // Learn brings the catalog's replica on this node up to date if it is a learner, and has it answer the catalog's
 // learners on other nodes.
-func (h *Host) Learn(k Learner) {
+func (h *Host) Learn(k replica.Learner) {
 	h.catalog.Store(&k)
 	if k.Trusted().IsLearner() {
-		h.learners.begin(CatalogGroup, k)
+		h.learners.begin(replica.CatalogGroup, k)
 	}
 }
 
 // learnerGroup returns a replica on this node, or the catalog's, or nil.
-func (h *Host) learnerGroup(id fsm.GroupID) Learner {
-	if id == CatalogGroup {
+func (h *Host) learnerGroup(id fsm.GroupID) replica.Learner {
+	if id == replica.CatalogGroup {
 		if k := h.catalog.Load(); k != nil {
 			return *k
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -91,7 +92,7 @@ type ledGroup interface {
 	completed() (c *complete, lacked uint64)
 	LeadsIn() (term uint64, ok bool)
 	LastStored() uint64
-	Configuration() []Member
+	Configuration() []replica.Member
 	Reached(node string, term uint64) peer.Reached
 	Nudge()
 	// Remind tells a member what is committed.
@@ -208,7 +209,7 @@ func (l *lagWatch) check(g ledGroup, now time.Time) (again time.Time) {
 }
 
 // tell tells the members what is committed.
-func (l *lagWatch) tell(g ledGroup, members []Member) {
+func (l *lagWatch) tell(g ledGroup, members []replica.Member) {
 	for _, m := range members {
 		if m.Node != l.node && l.alive(m.Node) {
 			g.Remind(m.Node)
@@ -240,7 +241,7 @@ const (
 	// all groups that it leads, the pauses behind included: with hundreds of
 	// them each one's share is no bound. A request counts as minCatchUpBytes at
 	// least.
-	catchUpBytes    = 2 * MaxRequestBytes
+	catchUpBytes    = 2 * replica.MaxRequestBytes
 	minCatchUpBytes = 64 << 10
 	// neededEvery is how often one that waits for the budget checks whether its
 	// member is needed by now.

@@ -5,9 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -52,9 +51,9 @@ func (s *slow) Spec() Spec                     { return Spec{Group: 3} }
 func (s *slow) LeadsIn() (uint64, bool)        { s.checks++; return s.term, true }
 func (s *slow) LastStored() uint64             { return s.end }
 func (s *slow) completed() (*complete, uint64) { return &s.done, s.lacked }
-func (s *slow) Configuration() []Member {
+func (s *slow) Configuration() []replica.Member {
 	s.requested++
-	return []Member{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}
+	return []replica.Member{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}
 }
 func (s *slow) Nudge() { s.nudged++; s.end++ }
 func (s *slow) Remind(n string) {
@@ -229,7 +228,7 @@ func TestLagWatchLeavesAlone(t *testing.T) {
 	}
 }
 
-// An entry more has a group looked at by its leader, and nobody else, and so does a member that lacks something.
+// An entry more has a group looked at by its leader, and nobody else.
 func TestLagWatchIsNotified(t *testing.T) {
 	c := mustTrio(t)
 	g := c.leadAt(1)
@@ -258,74 +257,6 @@ func TestLagWatchIsNotified(t *testing.T) {
 	for _, r := range all {
 		if r != g && r.complete.noted.Load() {
 			t.Errorf("%s looks at the members of a group that it does not lead", r.Node())
-		}
-	}
-	g.nudging.Store(true) // nothing is sent
-	during(func() { g.HasNoLeader("n2", 1) })
-}
-
-// longGroup is a group with a log so long; it counts how often raft is to be
-// triggered, and how often it pauses.
-type longGroup struct {
-	end            uint64
-	nudges, paused int
-	reserved       []int // bytes of each request that waits for the budget
-	given          int   // reservations that are over, each after its pause
-}
-
-func (g *longGroup) Reserve(_ raft.ServerID, bytes int) func() {
-	g.reserved = append(g.reserved, bytes)
-	return func() {
-		if g.given++; g.paused != len(g.reserved) {
-			g.given = -1
-		}
-	}
-}
-
-func (g *longGroup) LastIndex() uint64 { return g.end }
-func (g *longGroup) NudgeSoon()        { g.nudges++ }
-
-func (g *longGroup) Complete(*raft.Log) error { return nil }
-
-func (g *longGroup) Pause(raft.ServerID, time.Duration, int) {
-	g.paused++
-}
-
-// openPipe takes every request.
-type openPipe struct {
-	raft.AppendPipeline
-	taken int
-}
-
-func (p *openPipe) AppendEntries(*raft.AppendEntriesRequest, *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	p.taken++
-	return nil, nil
-}
-
-// A pipeline goes on by itself as long as entries are left, and gives way to
-// one request after the other when they are many.
-func TestPipelineGoesOn(t *testing.T) {
-	for _, tc := range []struct {
-		entries     int
-		left        uint64
-		nudge, take int
-	}{
-		{MaxAppendEntries, 0, 0, 1},
-		{MaxAppendEntries, 1, 1, 1},
-		{MaxAppendEntries, lagsMuch, 1, 1},
-		{MaxAppendEntries, lagsMuch + 1, 1, 0},
-		{MaxAppendEntries - 1, 0, 0, 1},
-		{MaxAppendEntries - 1, 5, 0, 1},
-		{0, 0, 0, 1},
-	} {
-		g, pipe := &longGroup{end: 1000 + tc.left}, &openPipe{}
-		args := &raft.AppendEntriesRequest{Entries: make([]*raft.Log, tc.entries)}
-		if tc.entries > 0 {
-			args.Entries[tc.entries-1] = &raft.Log{Index: 1000}
-		}
-		_, err := boundedPipeline{pipe, g, g}.AppendEntries(args, &raft.AppendEntriesResponse{})
-		if (err == nil) != (tc.take == 1) || g.nudges != tc.nudge || pipe.taken != tc.take {
-			t.Errorf("%d entries, %d left: %v, triggered %d times, %d requests sent", tc.entries, tc.left, err, g.nudges, pipe.taken)
 		}
 	}
 }
@@ -363,23 +294,6 @@ func TestCatchUpPauses(t *testing.T) {
 	p.sent(start, ms/8, 1, 1)
 	if got := p.sent(start.Add(ms), ms/8, 1, 1); got != 2250*time.Microsecond {
 		t.Errorf("what was owed comes to %v", got)
-	}
-}
-
-// Pauses are made between requests to a member that lags much, not at the end.
-func TestWhoIsHeldBack(t *testing.T) {
-	for _, tc := range []struct {
-		entries int
-		left    uint64
-		paused  int
-	}{{32, lagsMuch + 1, 1}, {32, lagsMuch, 0}, {1, lagsMuch + 1, 1}, {0, lagsMuch + 1, 0}} {
-		g, args := &longGroup{end: 1000 + tc.left}, &raft.AppendEntriesRequest{}
-		for i := range tc.entries {
-			args.Entries = append(args.Entries, &raft.Log{Index: uint64(1001 - tc.entries + i)})
-		}
-		if err := (BoundedTransport{&taker{}, g, g, g}).AppendEntries("n2", "n2", args, nil); err != nil || g.paused != tc.paused || len(g.reserved) != tc.paused || g.given != tc.paused {
-			t.Errorf("%d entries, %d left: paused %d times, reserved %v, %d given back after that (%v)", tc.entries, tc.left, g.paused, g.reserved, g.given, err)
-		}
 	}
 }
 
@@ -431,7 +345,7 @@ func TestCatchUpBudgetOfANode(t *testing.T) {
 			t.Errorf("%d bytes are free, %d wait; want %d, %d", a.free, len(a.waiting), bytes, waiting)
 		}
 	}
-	for sent, counts := range map[int]int{1: minCatchUpBytes, MaxRequestBytes: MaxRequestBytes, 100 * MaxRequestBytes: catchUpBytes} {
+	for sent, counts := range map[int]int{1: minCatchUpBytes, replica.MaxRequestBytes: replica.MaxRequestBytes, 100 * replica.MaxRequestBytes: catchUpBytes} {
 		done := g.throttle.Reserve("n2", sent)
 		left(catchUpBytes-counts, 0)
 		done()
@@ -464,40 +378,4 @@ func TestCatchUpBudgetOfANode(t *testing.T) {
 	left(0, 0)
 	a.release(all)
 	left(catchUpBytes, 0)
-}
-
-// A member that asks who leads says where its log ends: that is what its leader
-// takes it to have from then on, and it is sent something. One to which something
-// is on its way waits for that.
-func TestMemberWithoutLeaderLags(t *testing.T) {
-	c := mustTrio(t)
-	g := c.leadAt(1)
-	term, last := g.Term(), uint64(0)
-	await(t, "all have everything", func() bool {
-		last = g.LastIndex()
-		for _, n := range []string{"n2", "n3"} {
-			if r := g.Reached(n, term); r.Busy || r.Index < last {
-				return false
-			}
-		}
-		return last == g.LastIndex()
-	})
-	g.nudging.Store(true) // nothing is sent
-	g.HasNoLeader("n2", last-1)
-	if r := g.Reached("n2", term); r.Index != last-1 {
-		t.Errorf("it is taken to have entry %d, its log ends at %d", r.Index, last-1)
-	}
-	g.nudging.Store(false)
-	g.HasNoLeader("n2", last-1)
-	await(t, "it is sent something", func() bool { return g.LastIndex() > last && g.Reached("n2", term).Index > last })
-
-	c.hosts[1].mesh.DropGroup(1)
-	c.hosts[1].mesh.Transport(1) // of which nothing is taken
-	g.Nudge()
-	await(t, "something is on its way", func() bool { return g.Reached("n2", term).Busy })
-	was := g.Reached("n2", term).Index
-	g.HasNoLeader("n2", 1)
-	if r := g.Reached("n2", term); r.Index != was {
-		t.Errorf("it is taken to have entry %d, not %d, although something is on its way", r.Index, was)
-	}
 }

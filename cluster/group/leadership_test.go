@@ -137,7 +137,7 @@ func TestResignsOfItsOwnTerm(t *testing.T) {
 	g := c.mustOpen(1)[0]
 	transferee := c.other(g)
 	term := g.Term()
-	await(t, "the other one has what the leader has", func() bool { return transferee.Group(1).raft.Load().LastIndex() >= g.Raft().LastIndex() })
+	await(t, "the other one has what the leader has", func() bool { return transferee.Group(1).Raft().LastIndex() >= g.Raft().LastIndex() })
 	transferee.mesh.Campaign(1)
 	latest := term
 	await(t, "the other one leads", func() bool {

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
@@ -27,8 +28,8 @@ const (
 type learners struct {
 	node   string
 	links  links
-	kind   peer.Kind                 // of its messages
-	find   func(fsm.GroupID) Learner // nil: there is none
+	kind   peer.Kind                         // of its messages
+	find   func(fsm.GroupID) replica.Learner // nil: there is none
 	spawn  func(f func())
 	slog   *slog.Logger
 	worker *worker.Worker
@@ -39,8 +40,8 @@ type learners struct {
 
 // learner is one learner on this node.
 type learner struct {
-	group   Learner
-	goal    Position // where a leader's log ended after the learner had opened; zero: none has said so
+	group   replica.Learner
+	goal    replica.Position // where a leader's log ended after the learner had opened; zero: none has said so
 	queried time.Time
 	pause   time.Duration   // until the next question
 	others  map[string]bool // members that cannot prove anything either, by the last answers
@@ -52,7 +53,7 @@ const (
 	learnerAsWell = 3 // I am a learner, too
 )
 
-func newLearners(c *Config, spawn func(f func()), find func(fsm.GroupID) Learner) *learners {
+func newLearners(c *Config, spawn func(f func()), find func(fsm.GroupID) replica.Learner) *learners {
 	return &learners{
 		node: c.Node, links: c.Mesh, kind: c.KindLearner, slog: c.Logger, spawn: spawn,
 		find: find, worker: worker.New(worker.Options{}), list: map[fsm.GroupID]*learner{},
@@ -63,7 +64,7 @@ func newLearners(c *Config, spawn func(f func()), find func(fsm.GroupID) Learner
 func (s *learners) listen() { s.links.Handle(s.kind, s.receive) }
 
 // begin notes that a replica has opened as a learner.
-func (s *learners) begin(id fsm.GroupID, g Learner) {
+func (s *learners) begin(id fsm.GroupID, g replica.Learner) {
 	s.mu.Lock()
 	s.list[id] = &learner{group: g}
 	s.mu.Unlock()
@@ -153,13 +154,13 @@ func (s *learners) evaluate(id fsm.GroupID, l *learner) {
 // reached reports whether the learner holds everything that it can have
 // acknowledged before: see DESIGN.md.
 func (l *learner) reached() bool {
-	return l.goal != Position{} && l.group.LastIndex() > 0 && !l.group.LogEnd().Less(l.goal)
+	return l.goal != replica.Position{} && l.group.LastIndex() > 0 && !l.group.LogEnd().Less(l.goal)
 }
 
 // receive takes questions and answers.
 func (s *learners) receive(from string, items []byte, _ []byte) {
 	var answer []byte
-	var led []Learner
+	var led []replica.Learner
 	for ; len(items) >= itemSize; items = items[itemSize:] {
 		it := parseItem(items)
 		m := s.find(it.group)
@@ -185,7 +186,7 @@ func (s *learners) receive(from string, items []byte, _ []byte) {
 	if len(led) > 0 {
 		s.spawn(func() {
 			for _, m := range led {
-				_ = m.Barrier(ChangeWait) // one that no longer leads need not
+				_ = m.Barrier(replica.ChangeWait) // one that no longer leads need not
 			}
 		})
 	}
@@ -205,7 +206,7 @@ func (s *learners) note(from string, it item) {
 	switch {
 	case it.kind == learnerAsWell:
 		l.others[from] = true
-	case it.kind == learnerGoal && it.term >= term && it.position.Term == it.term && l.goal == (Position{}):
+	case it.kind == learnerGoal && it.term >= term && it.position.Term == it.term && l.goal == (replica.Position{}):
 		l.goal = it.position
 		l.group.Trusted().SetStuck(false)
 		s.worker.Wake()

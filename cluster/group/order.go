@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -31,7 +32,7 @@ type order interface {
 	// position about the same and the term, whatever locks of the group are held.
 	applied() uint64
 	position() (term, index uint64)
-	progress() Progress
+	progress() replica.Progress
 	// snapshot is the index of the newest snapshot; -1: there is none.
 	snapshot() int64
 
@@ -55,7 +56,7 @@ type order interface {
 type replicated struct{ g *Group }
 
 func (r replicated) commit(l *raft.Log) raft.ApplyFuture {
-	return EndingWith(r.g.Replica, r.g.Raft().ApplyLog(*l, 0))
+	return replica.EndingWith(r.g.Replica, r.g.Raft().ApplyLog(*l, 0))
 }
 
 // barrier makes followers learn what is committed: it commits an entry without
@@ -86,7 +87,7 @@ func (r replicated) applied() uint64 { return r.g.Raft().AppliedIndex() }
 
 func (r replicated) position() (term, index uint64) { return r.term(), r.applied() }
 
-func (r replicated) progress() Progress { return r.g.Replica.Progress() }
+func (r replicated) progress() replica.Progress { return r.g.Replica.Progress() }
 
 func (r replicated) snapshot() int64 {
 	list, err := r.g.store.Snapshots().List()
@@ -150,7 +151,7 @@ func (r replicated) tellCommitted(term uint64) {
 	if g.proposer.busy() || g.LastIndex() > committed {
 		return
 	}
-	NewNotices(g.Replica).Send(Notice{Index: committed, Term: g.PositionOf(committed).Term, Leads: term})
+	replica.NewNotices(g.Replica).Send(replica.Notice{Index: committed, Term: g.PositionOf(committed).Term, Leads: term})
 }
 
 func (r replicated) leaderless() { r.g.host.elections.begin(r.g) }
@@ -252,7 +253,7 @@ func (g *Group) IsLocal() bool {
 
 // local is the order of a local queue: there is nobody to agree with.
 type local struct {
-	replica  *Replica
+	replica  *replica.Replica
 	bytes    *atomic.Int64 // of the payloads of all local queues of the node
 	applier  *applier
 	proposer *proposer
@@ -293,9 +294,9 @@ func (o *local) applied() (index uint64) {
 
 func (o *local) position() (term, index uint64) { return LocalTerm, o.log.last() }
 
-func (o *local) progress() Progress {
+func (o *local) progress() replica.Progress {
 	at := o.applied()
-	return Progress{Role: "leader", Term: LocalTerm, Last: at, Commit: at, Applied: at, Voter: true, Voters: []string{o.replica.Node()}}
+	return replica.Progress{Role: "leader", Term: LocalTerm, Last: at, Commit: at, Applied: at, Voter: true, Voters: []string{o.replica.Node()}}
 }
 
 func (o *local) snapshot() int64 { return -1 }

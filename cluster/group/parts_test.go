@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -318,7 +319,7 @@ func TestProposerGivesUp(t *testing.T) {
 	}
 	x.lead.term.Store(0)
 	x.leadershipEnded()
-	if err := x.submit(Batch{}); err != ErrNotLeading {
+	if err := x.submit(Batch{}); err != replica.ErrNotLeading {
 		t.Errorf("taken: %v", err)
 	}
 	for _, f := range x.futures {
@@ -448,7 +449,7 @@ func TestCatalogIsWatchedWhereItIsLed(t *testing.T) {
 	lead := c.mustLead()
 	for i, k := range c.all {
 		rests, waits := k.watchAgain(false), k.watchAgain(true)
-		if i == lead && (rests <= 0 || rests > 2*watchRest || waits != WatchEvery) || i != lead && rests+waits != 0 {
+		if i == lead && (rests <= 0 || rests > 2*watchRest || waits != replica.WatchEvery) || i != lead && rests+waits != 0 {
 			t.Errorf("node %d is watched again after %v, and after %v while something waits", i, rests, waits)
 		}
 	}

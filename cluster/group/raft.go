@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/replica"
 )
 
 // Settings of queue groups that are not a matter of taste; the reasons are in
 // DESIGN.md.
 const (
 	TrailingLogs = 128 // at first; see setTrailing
-	Never        = 24 * time.Hour
 	// promptHeartbeat is below which heartbeats cannot wait for company.
 	promptHeartbeat = 10 * time.Second
 )
@@ -20,11 +21,14 @@ const (
 func (g *Group) openRaft() error {
 	g.Trusted().Open(g.store, g.host.config.Clock.Now())
 	c := g.raftConfig()
-	o := Opening{
+	o := replica.Opening{
 		Config: c, Machine: &g.applier, Newest: g.host.config.Newest, Admits: admitEntry, Fail: g.host.fail, Prompt: c.HeartbeatTimeout < promptHeartbeat,
-		Transport: func(t Transport) raft.Transport {
+		Transport: func(t replica.Transport) raft.Transport {
 			t.Exchange(&snapshotOffers{g: g})
-			return BoundedTransport{AbstainingTransport{refusals{t, &g.host.applying.meters.refused}, g.Trusted().Refuses}, g.Replica, g.store, &g.throttle}
+			return replica.BoundedTransport{
+				Transport: replica.AbstainingTransport{Transport: refusals{t, &g.host.applying.meters.refused}, Refuses: g.Trusted().Refuses},
+				Log:       g.Replica, Sections: g.store, Throttle: &g.throttle,
+			}
 		},
 	}
 	if !g.spec.Joins && !g.IsLearner() {
@@ -40,23 +44,23 @@ func (g *Group) openRaft() error {
 func (g *Group) raftConfig() *raft.Config {
 	c := raft.DefaultConfig()
 	c.LocalID = raft.ServerID(g.Node())
-	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout, c.CommitTimeout = Never, Never, Never, Never
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout, c.CommitTimeout = replica.Never, replica.Never, replica.Never, replica.Never
 	if h := g.host.config.Heartbeat; h > 0 {
 		c.LeaderLeaseTimeout, c.CommitTimeout = h*45/100, min(h, time.Second)
 		if !g.IsLearner() { // which does not stand
 			c.HeartbeatTimeout, c.ElectionTimeout = h, h
 		}
 	}
-	c.MaxAppendEntries = MaxAppendEntries
+	c.MaxAppendEntries = replica.MaxAppendEntries
 	// Entries are batches already. And a future that waits in the channel
 	// when raft shuts down is never answered; without a buffer none waits.
 	c.BatchApplyCh = false
-	c.SnapshotInterval = Never
+	c.SnapshotInterval = replica.Never
 	c.SnapshotThreshold = 1 << 62
 	c.TrailingLogs = TrailingLogs
 	c.NoLegacyTelemetry = true
 	c.ShutdownOnRemove = false
-	c.Logger = NewLogger(&g.host.lines, g.slog)
+	c.Logger = replica.NewLogger(&g.host.lines, g.slog)
 	return c
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -477,6 +478,6 @@ func (k *Catalog) succeed(dead string) {
 	case <-time.After(time.Duration(place) * (campaignStep + k.config.Mesh.Slack(k.Voters()...))):
 	}
 	if leader := k.Leader(); (leader == dead || leader == "") && !k.config.Mesh.Alive(dead) {
-		Stand(k.config.Mesh, CatalogGroup, k.Node(), k)
+		replica.Stand(k.config.Mesh, replica.CatalogGroup, k.Node(), k)
 	}
 }

@@ -154,7 +154,7 @@ func (s *snapshots) schedule() {
 			continue
 		}
 		if !g.usage.fitted.Load() && g.usage.entries.Load() >= trailingSample {
-			g.setTrailing(uint64(len(busy)))
+			s.setTrailing(g, uint64(len(busy)))
 		}
 		w := g.worth()
 		if w.due(len(busy)) {
@@ -225,7 +225,7 @@ func (s *snapshots) take(g *Group, busy int) {
 	s.host.done.Go(func() {
 		defer s.worker.Wake()
 		defer s.slots.Release(1)
-		g.setTrailing(uint64(busy))
+		s.setTrailing(g, uint64(busy))
 		s.retainFor(g)
 		_ = g.snapshot()
 	})
@@ -346,8 +346,8 @@ func trailing(size, busy uint64) uint64 {
 	return min(max(trailingBytes/busy/max(size, 1), trailingFew), trailingMany)
 }
 
-// setTrailing fits raft's number of trailing entries to their present size.
-func (g *Group) setTrailing(busy uint64) {
+// setTrailing fits raft's number of trailing entries of a group to their present size.
+func (*snapshots) setTrailing(g *Group, busy uint64) {
 	entries, bytes := g.usage.entries.Swap(0), g.usage.bytes.Swap(0)
 	if entries == 0 {
 		return

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -17,11 +18,11 @@ import (
 
 // InspectQueue reads a queue's replica, and computes its state as if all
 // entries were committed.
-func InspectQueue(from *raftlog.Group, q *catalog.Queue, newest uint32) (s Stored, stats queue.Stats, err error) {
+func InspectQueue(from *raftlog.Group, q *catalog.Queue, newest uint32) (s replica.Stored, stats queue.Stats, err error) {
 	m := queue.New(q.Name, q.ID)
 	m.Supports(newest)
 	var effects fsm.Effects
-	s, err = Walk(from, func(r io.Reader) error {
+	s, err = replica.Walk(from, func(r io.Reader) error {
 		state, err := raftlog.ReadState(r)
 		if err != nil {
 			return err
@@ -137,18 +138,18 @@ var ErrNoHistory = errors.New("the queue has no log")
 
 // ReplayStored is Replay for a node that has stopped. Not all of the entries need
 // have been committed.
-func ReplayStored(from *raftlog.Group, to Replayer) (Stored, error) {
+func ReplayStored(from *raftlog.Group, to Replayer) (replica.Stored, error) {
 	last, err := from.LastIndex()
 	if err != nil {
-		return Stored{}, err
+		return replica.Stored{}, err
 	}
 	s, err := replay(from, last, to)
 	s.Doubt = from.Doubt()
 	return s, errors.Join(err, s.Failure())
 }
 
-func replay(from *raftlog.Group, last uint64, to Replayer) (Stored, error) {
-	return WalkTo(from, last, func(r io.Reader) error {
+func replay(from *raftlog.Group, last uint64, to Replayer) (replica.Stored, error) {
+	return replica.WalkTo(from, last, func(r io.Reader) error {
 		state, err := raftlog.ReadState(r)
 		if err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -132,7 +133,7 @@ func TestStoredQueue(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			end, err := TakeOver(copied, &Stored{Last: last, Term: 2}, "n3")
+			end, err := replica.TakeOver(copied, &replica.Stored{Last: last, Term: 2}, "n3")
 			if err != nil || end != last+1 {
 				t.Fatalf("%d, %v", end, err)
 			}

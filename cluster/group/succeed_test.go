@@ -7,12 +7,13 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 )
 
 // mustWait makes raft's own timers too long for a test, all but the one given.
 func mustWait(t *testing.T, k *Catalog, heartbeat time.Duration) {
 	t.Helper()
-	err := k.Reload(func(r *raft.ReloadableConfig) { r.HeartbeatTimeout, r.ElectionTimeout = heartbeat, Never })
+	err := k.Reload(func(r *raft.ReloadableConfig) { r.HeartbeatTimeout, r.ElectionTimeout = heartbeat, replica.Never })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +31,7 @@ func TestCatalogCandidateSucceeds(t *testing.T) {
 	next, other := c.all[(at+1)%3], c.all[(at+2)%3]
 	mustDefine(t, next, "second")
 	mustDefine(t, other, "third") // they have heard of the leader
-	mustWait(t, other, Never)
+	mustWait(t, other, replica.Never)
 	mustWait(t, next, catalogLease)
 	if err := c.hosts[at].mesh.Close(); err != nil {
 		t.Fatal(err)

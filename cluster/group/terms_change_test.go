@@ -141,7 +141,7 @@ func (c *terms) ticks() {
 func (c *terms) snapshots() {
 	g := c.busy()
 	c.gather()
-	all := []raft.SnapshotFuture{g.Raft().Snapshot(), c.hosts[c.next(g)].Group(1).raft.Load().Snapshot()}
+	all := []raft.SnapshotFuture{g.Raft().Snapshot(), c.hosts[c.next(g)].Group(1).Raft().Snapshot()}
 	c.elect(c.next(g))
 	for _, f := range all {
 		_ = f.Error() // there may be nothing new
@@ -168,7 +168,7 @@ func (c *terms) restoresFollower() {
 			if h.closed {
 				continue
 			}
-			_ = h.Group(1).raft.Load().Snapshot().Error()
+			_ = h.Group(1).Raft().Snapshot().Error()
 			if first, err := h.Group(1).store.FirstIndex(); err != nil || first <= before+16 { // it may have stored a few more
 				return false
 			}

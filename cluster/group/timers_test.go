@@ -1,9 +1,7 @@
 package group
 
 import (
-	"io"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -165,13 +163,13 @@ func TestLeaderAloneStepsDown(t *testing.T) {
 	c, _ := mustCut(t)
 	g := c.mustOpen(1)[0]
 	term := g.Term()
-	g.stepDownAlone(map[string]bool{c.other(g).config.Node: true})
+	g.host.stepDownAlone(g, map[string]bool{c.other(g).config.Node: true})
 	if role, now := g.Role(); role != raft.Leader || now != term {
 		t.Fatalf("a leader with a majority is a %v of term %d", role, now)
 	}
 	silent := map[string]bool{"n1": true, "n2": true, "n3": true}
 	delete(silent, g.Node())
-	g.stepDownAlone(silent)
+	g.host.stepDownAlone(g, silent)
 	await(t, "it has stepped down", func() bool { return g.Term() > term })
 	c.mustLead(1)
 }
@@ -197,54 +195,5 @@ func TestTransferToLoser(t *testing.T) {
 	await(t, "it follows, in its own way", func() bool { role, _ := loser.Role(); return role == raft.Candidate && loser.Leader() == next.Node() })
 	await(t, "the leadership goes there", func() bool {
 		return loser.Leading() != 0 || next.Transfer(loser.Node()) == nil && loser.Leading() != 0
-	})
-}
-
-// countedLog counts who asks for its first entry.
-type countedLog struct {
-	raft.LogStore
-	requests int
-}
-
-func (l *countedLog) FirstIndex() (uint64, error) {
-	l.requests++
-	return l.LogStore.FirstIndex()
-}
-
-// Raft's gauge of a leader's oldest entry reads nothing, wakes nobody, and ends with the leadership.
-func TestGaugeWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := raft.DefaultConfig()
-		c.LocalID, c.LogOutput = "n1", io.Discard
-		var over tenure
-		store, ending := raft.NewInmemStore(), make(chan struct{})
-		log := &countedLog{LogStore: store}
-		snapshots, addr := raft.NewInmemSnapshotStore(), raft.ServerAddress("n1")
-		_, link := raft.NewInmemTransport(addr)
-		members := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: addr}}}
-		if err := raft.BootstrapCluster(c, log, store, snapshots, link, members); err != nil {
-			t.Fatal(err)
-		}
-		r, err := raft.NewRaft(c, &raft.MockFSM{}, raftsLog{log, over.over, ending, nil}, store, snapshots, link)
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-		if r.State() != raft.Leader {
-			t.Fatal("it does not lead")
-		}
-		over.mu.Lock()
-		waits := over.done != nil
-		over.mu.Unlock()
-		if !waits {
-			t.Error("the gauge does not wait: has raft another name for it?")
-		}
-		if log.requests > 0 {
-			t.Errorf("it was read %d times", log.requests)
-		}
-		if err := r.Shutdown().Error(); err != nil {
-			t.Fatal(err)
-		}
-		over.end() // else it would not end
 	})
 }

@@ -1,15 +1,16 @@
 package group
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
-	"sync"
 	"testing"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -89,7 +90,7 @@ func TestTooOld(t *testing.T) {
 		}()
 		if !<-done {
 			t.Errorf("%s of a newer version: the node goes on", test.what)
-		} else if code := <-exits; code != CodeTooOld {
+		} else if code := <-exits; code != replica.CodeTooOld {
 			t.Errorf("%s: exit code %d", test.what, code)
 		}
 	}
@@ -101,47 +102,6 @@ func TestTooOld(t *testing.T) {
 	}
 }
 
-// A program that is too old for what the leader has committed ends. What is not committed is refused,
-// and may yet be replaced.
-func TestTooOldForTheLeader(t *testing.T) {
-	tick := &logpb.Entry{Version: 2, Commands: []*logpb.Command{{Kind: logpb.Command_TICK}}}
-	for _, test := range []struct {
-		what   string
-		admits func(*raft.Log, uint32) error
-		entry  proto.Message
-	}{
-		{"an entry of a queue", admitEntry, tick},
-		{"an entry of the catalog", admitCatalogEntry, &logpb.CatalogEntry{Version: 2}},
-		{"no entry", admitEntry, nil},
-	} {
-		exits := make(chan int, 2)
-		c := &entryCheck{newest: 1, admits: test.admits, fail: func(code int, _ string) { exits <- code }}
-		l := &raft.Log{Index: 1, Data: []byte("no entry")}
-		if test.entry != nil {
-			l.Data = mustMarshal(t, test.entry)
-		}
-		for _, committed := range []bool{false, true, true} {
-			if c.Entry(l, committed) == nil {
-				t.Errorf("%s, committed %v: taken", test.what, committed)
-			}
-			ends := true
-			c.tooOld.Do(func() { ends = false })
-			if !committed || test.entry == nil {
-				if c.tooOld = (sync.Once{}); ends {
-					t.Errorf("%s, committed %v: the node ends", test.what, committed)
-				}
-			} else if !ends {
-				t.Fatalf("%s: the node goes on", test.what)
-			}
-		}
-		if test.entry != nil {
-			if code := <-exits; code != CodeTooOld {
-				t.Errorf("%s: exit code %d", test.what, code)
-			}
-		}
-	}
-}
-
 func mustMarshal(t *testing.T, m proto.Message) []byte {
 	t.Helper()
 	b, err := proto.Marshal(m)
@@ -149,4 +109,23 @@ func mustMarshal(t *testing.T, m proto.Message) []byte {
 		t.Fatal(fmt.Errorf("marshal: %w", err))
 	}
 	return b
+}
+
+// An entry of a later version is refused as one, whoever sends it: once it is committed, the node has to end.
+func TestLaterVersionIsNamed(t *testing.T) {
+	for what, test := range map[string]struct {
+		admits func(*raft.Log, uint32) error
+		entry  proto.Message
+	}{
+		"a queue's":     {admitEntry, &logpb.Entry{Version: 2, Commands: []*logpb.Command{{Kind: logpb.Command_TICK}}}},
+		"the catalog's": {admitCatalogEntry, &logpb.CatalogEntry{Version: 2}},
+	} {
+		err := test.admits(&raft.Log{Index: 1, Data: mustMarshal(t, test.entry)}, 1)
+		if later := new(replica.LaterVersion); !errors.As(err, &later) || later.Version != 2 || later.Newest != 1 {
+			t.Errorf("%s: %v", what, err)
+		}
+		if later := new(replica.LaterVersion); errors.As(test.admits(&raft.Log{Index: 1, Data: []byte("no entry")}, 1), &later) {
+			t.Errorf("%s: what is no entry is of version %d", what, later.Version)
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/durations"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
@@ -29,7 +30,7 @@ const (
 // Stall is a leader on this node whose work makes no progress.
 type Stall struct {
 	Group *Group // nil for the catalog
-	Stalled
+	replica.Stalled
 }
 
 // Resignation describes a leadership that was given up.
@@ -89,7 +90,7 @@ func (t *throughput) waitFor(n int, now, window time.Duration) time.Duration {
 }
 
 // watched holds the progress of a group under watch.
-type watched struct{ entries, tick, settings, effects Mark }
+type watched struct{ entries, tick, settings, effects replica.Mark }
 
 func newWatch(h *Host) *watch {
 	w := &watch{
@@ -120,7 +121,7 @@ func (w *watch) add(g *Group) {
 func (w *watch) run(stop <-chan struct{}) {
 	w.worker.Run(stop, func(time.Time) time.Duration {
 		if w.check() {
-			return WatchEvery
+			return replica.WatchEvery
 		}
 		return 0
 	})
@@ -201,7 +202,7 @@ func (h *Host) Awake() time.Duration { return h.watch.now() }
 func (h *Host) Bound() time.Duration { return h.watch.bound }
 
 // Resigned records that this node has given the catalog up.
-func (h *Host) Resigned(s Stalled) { h.watch.note(Stall{Stalled: s}) }
+func (h *Host) Resigned(s replica.Stalled) { h.watch.note(Stall{Stalled: s}) }
 
 // Stalls returns the leaders on this node whose work makes no progress, ordered by group number.
 func (h *Host) Stalls() (list []Stall) {
@@ -220,7 +221,7 @@ func (h *Host) Resignations() (count map[string]uint64, last []Resignation) {
 	h.watch.mu.Lock()
 	defer h.watch.mu.Unlock()
 	count = map[string]uint64{}
-	for _, reason := range Reasons {
+	for _, reason := range replica.Reasons {
 		count[reason] = h.watch.resigned[reason]
 	}
 	return count, slices.Clone(h.watch.last)
@@ -234,26 +235,26 @@ func (g *Group) stall(x *watched, now time.Duration) (s Stall, busy bool) {
 		return Stall{}, g.leadsNobody(now)
 	}
 	r, l := g.Raft(), &g.leadership
-	s = Stall{Group: g, Stalled: Stalled{Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}}
+	s = Stall{Group: g, Stalled: replica.Stalled{Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}}
 	serves := l.term.Load() != 0
 	entries := s.Last > s.Applied || g.proposer.busy()
 	if l.transferring.Load() { // which has time limits of its own
 		*x = watched{}
 		return s, true
 	}
-	s.For, s.Reason = x.entries.Update(entries, s.Applied, now), StuckEntries
+	s.For, s.Reason = x.entries.Update(entries, s.Applied, now), replica.StuckEntries
 	performs, steps := g.outgoing.progress()
 	if d := x.effects.Update(performs, steps, now); d > s.For {
-		s.For, s.Reason = d, StuckEffects
+		s.For, s.Reason = d, replica.StuckEffects
 	}
 	tick, settings := x.tick.Waits, x.settings.Waits
 	if w, ok := g.applier.waiting(serves, &g.settings); ok {
 		tick, settings = w.tick, w.settings
 		if d := x.tick.Update(w.tick, w.ticks, now); d > s.For {
-			s.For, s.Reason = d, StuckTick
+			s.For, s.Reason = d, replica.StuckTick
 		}
 		if d := x.settings.Update(w.settings, w.revision, now); d > s.For {
-			s.For, s.Reason = d, StuckSettings
+			s.For, s.Reason = d, replica.StuckSettings
 		}
 	}
 	return s, entries || tick || settings || performs || !serves
@@ -303,7 +304,7 @@ func (g *Group) transferTo(node string, wins bool) {
 		switch {
 		case !leads || !g.barred() || g.IsClosed():
 		case resigned && !wins:
-			g.slog.Warn("a leader that makes no progress keeps leading: " + KeepsNobody)
+			g.slog.Warn("a leader that makes no progress keeps leading: " + replica.KeepsNobody)
 			g.leadership.resigned.Term.Store(0)
 			g.review()
 		default:
@@ -365,7 +366,7 @@ func (h *Host) Meters() Meters {
 // refusals is a transport that counts the requests to append that other members refuse. Behind a
 // refusal in a pipeline raft sends the request again without one.
 type refusals struct {
-	Transport
+	replica.Transport
 	count *atomic.Uint64
 }
 

@@ -1,7 +1,6 @@
 package group
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -48,7 +48,7 @@ func (c *trio) mustResign(clock *handClock, g *Group, reason string) *Group {
 		return count[reason] > 0
 	})
 	count, last := h.Resignations()
-	for _, other := range Reasons {
+	for _, other := range replica.Reasons {
 		if other != reason && count[other] != 0 {
 			c.t.Errorf("it has resigned for %s", other)
 		}
@@ -88,7 +88,7 @@ func TestLeaderHangs(t *testing.T) {
 	goOn := sync.OnceFunc(g.applier.mu.Unlock)
 	defer goOn() // a machine that hangs for ever cannot be closed
 	mustSubmit(t, g, enqueues(2, -1, "m"))
-	next := c.mustResign(clock, g, StuckEntries)
+	next := c.mustResign(clock, g, replica.StuckEntries)
 	await(t, "what it had proposed is there", func() bool { return ready(next) == 2 })
 	goOn()
 	await(t, "the former leader follows", func() bool { return ready(g) == 2 && g.Raft().State() == raft.Follower })
@@ -108,7 +108,7 @@ func TestEffectsHang(t *testing.T) {
 	defer close(o.hang)
 	mustSubmit(t, g, enqueues(2, -1, "m"))
 	await(t, "it is applied", func() bool { return ready(g) == 2 })
-	next := c.mustResign(clock, g, StuckEffects)
+	next := c.mustResign(clock, g, replica.StuckEffects)
 	mustSubmit(t, next, enqueues(3, -1, "m"))
 	await(t, "the next leader serves", func() bool { return ready(next) == 3 })
 }
@@ -124,7 +124,7 @@ func TestTickHangs(t *testing.T) {
 	g.timer.mu.Unlock()
 	mustSubmit(t, g, enqueues(1, 1, "short", "lives"))
 	await(t, "they are applied", func() bool { return ready(g) == 2 && !g.busy() })
-	next := c.mustResign(clock, g, StuckTick)
+	next := c.mustResign(clock, g, replica.StuckTick)
 	expire(t, next)
 }
 
@@ -147,7 +147,7 @@ func TestSettingsHang(t *testing.T) {
 	g.settings.mu.Unlock()
 	c.host(g).Reconfigure(nil)
 	g.settings.change()
-	next := c.mustResign(clock, g, StuckSettings)
+	next := c.mustResign(clock, g, replica.StuckSettings)
 	await(t, "the settings are those of the catalog", func() (yes bool) {
 		next.View(func(m *queue.Machine) { yes = m.Config().DeliveryLimit == 7 })
 		return yes
@@ -182,7 +182,7 @@ func TestStallIsNoHang(t *testing.T) {
 	clock.pass(1)
 	w.check()
 	release()
-	if count, _ := c.host(g).Resignations(); count[StuckEntries] != 1 {
+	if count, _ := c.host(g).Resignations(); count[replica.StuckEntries] != 1 {
 		t.Errorf("resignations %v", count)
 	}
 }
@@ -265,14 +265,14 @@ func TestNobodyToTakeOver(t *testing.T) {
 	await(t, "it is seen that nobody is up", func() bool { return !h.mesh.HasMajority(trioNames) })
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	clock.await(t, "it is seen to stand still", func() bool { return len(h.Stalls()) == 1 })
-	if s := h.Stalls()[0]; s.Group != g || s.Reason != StuckEntries || s.Keeps != KeepsMajority || s.Last <= s.Commit {
+	if s := h.Stalls()[0]; s.Group != g || s.Reason != replica.StuckEntries || s.Keeps != replica.KeepsMajority || s.Last <= s.Commit {
 		t.Errorf("it stands still as %+v", s)
 	}
 	term := g.Term()
 	for range 3 {
 		h.watch.check()
 	}
-	if count, _ := h.Resignations(); count[StuckEntries] != 0 || g.Leading() != term {
+	if count, _ := h.Resignations(); count[replica.StuckEntries] != 0 || g.Leading() != term {
 		t.Errorf("resignations %v, leading in %d", count, g.Leading())
 	}
 
@@ -283,7 +283,7 @@ func TestNobodyToTakeOver(t *testing.T) {
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "the only member is seen to stand still", func() bool {
 		list := lone.Stalls()
-		return len(list) == 1 && list[0].Keeps == KeepsAlone
+		return len(list) == 1 && list[0].Keeps == replica.KeepsAlone
 	})
 }
 
@@ -295,29 +295,29 @@ func TestPauseAfterResignation(t *testing.T) {
 	c := mustTrio(t, clock.set, patientRaft)
 	g := c.mustOpen(1)[0]
 	h := c.host(g)
-	for _, want := range []time.Duration{ShortPause, 2 * ShortPause, 4 * ShortPause, 8 * ShortPause, LongestPause, LongestPause} {
+	for _, want := range []time.Duration{replica.ShortPause, 2 * replica.ShortPause, 4 * replica.ShortPause, 8 * replica.ShortPause, replica.LongestPause, replica.LongestPause} {
 		if g.resignedLately() || g.WhyKeep(&g.leadership.resigned, clock.now()) != "" {
 			t.Fatal("it waits although nothing has happened")
 		}
-		h.watch.resign(Stall{Group: g, Stalled: Stalled{Reason: StuckEntries, Term: g.Term() + 100}}, clock.now())
+		h.watch.resign(Stall{Group: g, Stalled: replica.Stalled{Reason: replica.StuckEntries, Term: g.Term() + 100}}, clock.now())
 		clock.pass(want - 1)
-		if !g.resignedLately() || g.WhyKeep(&g.leadership.resigned, clock.now()) != KeepsPause {
+		if !g.resignedLately() || g.WhyKeep(&g.leadership.resigned, clock.now()) != replica.KeepsPause {
 			t.Errorf("it does not wait for %v", want)
 		}
 		clock.pass(1)
 	}
-	clock.pass(2*LongestPause + 1)
-	h.watch.resign(Stall{Group: g, Stalled: Stalled{Reason: StuckEntries, Term: g.Term() + 100}}, clock.now())
-	if clock.pass(ShortPause); g.resignedLately() {
+	clock.pass(2*replica.LongestPause + 1)
+	h.watch.resign(Stall{Group: g, Stalled: replica.Stalled{Reason: replica.StuckEntries, Term: g.Term() + 100}}, clock.now())
+	if clock.pass(replica.ShortPause); g.resignedLately() {
 		t.Error("it waits for something that is long ago")
 	}
 	if _, last := h.Resignations(); len(last) != 7 {
 		t.Errorf("%d resignations are remembered", len(last))
 	}
 	for range 2 * keptResignations {
-		h.watch.resign(Stall{Group: g, Stalled: Stalled{Reason: StuckTick, Term: g.Term() + 100}}, clock.now())
+		h.watch.resign(Stall{Group: g, Stalled: replica.Stalled{Reason: replica.StuckTick, Term: g.Term() + 100}}, clock.now())
 	}
-	if _, last := h.Resignations(); len(last) != keptResignations || last[0].Reason != StuckTick {
+	if _, last := h.Resignations(); len(last) != keptResignations || last[0].Reason != replica.StuckTick {
 		t.Errorf("%d resignations are remembered", len(last))
 	}
 }
@@ -504,21 +504,6 @@ func TestHandoverIsNoHang(t *testing.T) {
 	}
 }
 
-// Work that goes on stands still for no time, whatever else does.
-func TestMark(t *testing.T) {
-	var m Mark
-	var got []string
-	for i, step := range []struct {
-		waits    bool
-		progress uint64
-	}{{true, 1}, {true, 1}, {true, 2}, {true, 2}, {true, 2}, {false, 2}, {true, 2}, {true, 2}} {
-		got = append(got, fmt.Sprint(int(m.Update(step.waits, step.progress, time.Duration(i)))))
-	}
-	if want := strings.Fields("0 1 0 1 2 0 0 1"); !slices.Equal(got, want) {
-		t.Errorf("it stands still for %q, want %q", got, want)
-	}
-}
-
 // A member that has resigned lately does not stand, unless nobody else can win.
 func TestElectResigned(t *testing.T) {
 	for _, tc := range []struct {
@@ -562,7 +547,7 @@ func TestWithdraw(t *testing.T) {
 		l := c.mustLead(1)
 		return g.Leading() == 0 && l != g
 	})
-	if count, _ := h.Resignations(); count[StuckDisk] != 1 {
+	if count, _ := h.Resignations(); count[replica.StuckDisk] != 1 {
 		t.Errorf("resignations %v", count)
 	}
 	h.Return()

@@ -92,7 +92,7 @@ type Links struct {
 type Replicas struct {
 	Count        int
 	Quarantined  int               // queues
-	Unproven     int               // do not vote, see group.Doubt
+	Unproven     int               // do not vote, see replica.Doubt
 	Closed       int               // could not be opened
 	Failures     uint64            // to open or drop one
 	Stalled      int               // leaders that make no progress

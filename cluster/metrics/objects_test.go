@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/cmd/tidy/page"
 	"github.com/quorate/quorate/fsm/queue"
@@ -52,9 +52,9 @@ func TestObjects(t *testing.T) {
 	h := handlerOf(t, func() Objects {
 		return Objects{
 			Queues: []Queue{
-				{VHost: "/", Name: "q", Type: "quorum", Led: &queue.Stats{Ready: queue.Count{Messages: 3, Bytes: 30}, Consumers: 2}, Capacity: 0.25, Counts: &traffic.Counts{traffic.Publish: 7, traffic.Get: 1}, Raft: &group.Progress{Term: 2, Commit: 9}, Snapshot: -1},
+				{VHost: "/", Name: "q", Type: "quorum", Led: &queue.Stats{Ready: queue.Count{Messages: 3, Bytes: 30}, Consumers: 2}, Capacity: 0.25, Counts: &traffic.Counts{traffic.Publish: 7, traffic.Get: 1}, Raft: &replica.Progress{Term: 2, Commit: 9}, Snapshot: -1},
 				{VHost: "/", Name: "local", Type: "classic", Led: &queue.Stats{Ready: queue.Count{Messages: 2, Bytes: 20}}},
-				{VHost: "other", Name: "away", Type: "classic", Raft: &group.Progress{Term: 5}, Snapshot: 4},
+				{VHost: "other", Name: "away", Type: "classic", Raft: &replica.Progress{Term: 5}, Snapshot: 4},
 			},
 			Exchanges:   []Exchange{{"/", "", &traffic.Counts{traffic.Publish: 7}}},
 			Channels:    []Channel{{VHost: "/", Name: "c (1)", Unacked: 6, Counts: &traffic.Counts{traffic.Confirm: 5}}},
@@ -98,7 +98,7 @@ func TestManyObjects(t *testing.T) {
 	const count = 10_000
 	queues := make([]Queue, count)
 	for i := range queues {
-		queues[i] = Queue{VHost: "/", Name: fmt.Sprint("queue-", i), Led: &queue.Stats{}, Counts: &traffic.Counts{}, Raft: &group.Progress{}}
+		queues[i] = Queue{VHost: "/", Name: fmt.Sprint("queue-", i), Led: &queue.Stats{}, Counts: &traffic.Counts{}, Raft: &replica.Progress{}}
 	}
 	h := handlerOf(t, func() Objects { return Objects{Queues: queues} })
 	var before, during runtime.MemStats

@@ -17,6 +17,7 @@ import (
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -262,7 +263,7 @@ func (l *Local) Quarantined() []api.Quarantine {
 // acknowledged. The catalog's has no name.
 func (l *Local) Unproven() []api.Unproven {
 	list := []api.Unproven{}
-	add := func(x api.Unproven, d *group.Doubt) {
+	add := func(x api.Unproven, d *replica.Doubt) {
 		if d != nil {
 			x.SinceMS, x.Reason, x.Stuck = int64(d.Since), d.Why, d.Stuck
 			list = append(list, x)
@@ -428,7 +429,7 @@ func addTimes(t *metrics.Times, m *queue.Machine, clock fsm.Time) {
 }
 
 // addMember counts a replica by what it is.
-func addMember(m *metrics.Members, p *group.Progress) {
+func addMember(m *metrics.Members, p *replica.Progress) {
 	switch {
 	case p.Role == "leader":
 		m.Leaders++

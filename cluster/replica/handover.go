@@ -1,4 +1,4 @@
-package group
+package replica
 
 import (
 	"errors"
@@ -88,16 +88,25 @@ func (r *Replica) RefusesMove(to string) error {
 	return nil
 }
 
+// BeginMove begins a move as Move does: until end is called nothing is to be appended, and no other move begins.
+func (r *Replica) BeginMove() (end func(), err error) {
+	if !r.handover.moving.CompareAndSwap(false, true) {
+		return nil, errUnderWay
+	}
+	return func() { r.handover.moving.Store(false) }, nil
+}
+
 // Moves reports whether a move is under way.
 func (r *Replica) Moves() bool { return r.handover.moving.Load() }
 
 // Move has a member take over that gets what it lacks before. It returns nil when this replica no longer
 // leads in the term. Nothing is proposed meanwhile.
 func (r *Replica) Move(to string, term uint64) error {
-	if !r.handover.moving.CompareAndSwap(false, true) {
-		return errUnderWay
+	end, err := r.BeginMove()
+	if err != nil {
+		return err
 	}
-	defer r.handover.moving.Store(false)
+	defer end()
 	if err := r.catchUp(to, term); err != nil {
 		return err
 	}

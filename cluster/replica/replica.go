@@ -1,4 +1,11 @@
-package group
+// Package replica is this node's member of a raft group, a queue's or the catalog's: raft, its log, its links to
+// the other members, and its votes.
+//
+// It promises: a replica that cannot prove what it has acknowledged neither votes nor leads; an entry that would
+// end the replica which applies it is refused where it comes in; a future of raft ends at the latest with the
+// replica; a leadership is given to a member that has the log for it. The package does not know what is in an
+// entry, when a group needs another leader, or which groups there are.
+package replica
 
 import (
 	"cmp"
@@ -19,7 +26,12 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
+// CatalogGroup is the number of the catalog's group. No queue has it.
+const CatalogGroup = fsm.GroupID(0)
+
 const (
+	// Never is a timeout of raft that nobody waits for.
+	Never = 24 * time.Hour
 	// ChangeWait bounds how long a configuration change waits for raft.
 	ChangeWait = 10 * time.Second
 	// nudgeWait bounds how long raft may take to accept an entry without content.
@@ -30,7 +42,7 @@ const (
 // its log, its links to the other members, and whether it may vote. It does not interpret entries.
 // A local queue's replica has no raft, only an end.
 type Replica struct {
-	config ReplicaConfig
+	config Config
 
 	raft      atomic.Pointer[raft.Raft] // nil: not started, or never
 	transport Transport
@@ -46,13 +58,13 @@ type Replica struct {
 	lacked atomic.Uint64 // how often a member had less than it acknowledged
 }
 
-// ReplicaConfig is what a replica needs.
-type ReplicaConfig struct {
+// Config is what a replica needs.
+type Config struct {
 	Group     fsm.GroupID
 	Node      string     // this one
 	Preferred []string   // voters that are listed before others
 	Mesh      *peer.Mesh // links to the other members
-	Log       ReplicaLog // nil for a local queue
+	Log       Log        // nil for a local queue
 	Logger    *slog.Logger
 	Spawn     func(f func()) // runs f on a goroutine whose end the owner waits for
 
@@ -60,8 +72,8 @@ type ReplicaConfig struct {
 	Unsettled   func() // called when members may lack something; nil: likewise
 }
 
-// NewReplica returns a replica whose raft has not been started.
-func NewReplica(c ReplicaConfig) *Replica { return &Replica{config: c, ending: make(chan struct{})} }
+// New returns a replica whose raft has not been started.
+func New(c Config) *Replica { return &Replica{config: c, ending: make(chan struct{})} }
 
 // Node is the name of this node.
 func (r *Replica) Node() string { return r.config.Node }
@@ -78,8 +90,8 @@ func (r *Replica) TenureEnded() { r.tenure.end() }
 // Transport is what the mesh provides for the group, below what raft uses.
 func (r *Replica) Transport() Transport { return r.transport }
 
-// ReplicaLog stores a replica's log, term, vote and snapshots.
-type ReplicaLog interface {
+// Log stores a replica's log, term, vote and snapshots.
+type Log interface {
 	raft.LogStore
 	raft.StableStore
 	Snapshots() raft.SnapshotStore
@@ -179,6 +191,7 @@ func (r *Replica) End() bool {
 	return true
 }
 
+// IsClosed reports whether the replica has ended.
 func (r *Replica) IsClosed() bool { return r.closed.Load() }
 
 // Role returns this replica's role and term according to raft.
@@ -222,6 +235,7 @@ func (p Position) compare(o Position) int {
 	return cmp.Or(cmp.Compare(p.Term, o.Term), cmp.Compare(p.Index, o.Index))
 }
 
+// Less reports whether another position is later.
 func (p Position) Less(o Position) bool { return p.compare(o) < 0 }
 
 // LastIndex returns the index of the last entry in the log.
@@ -266,6 +280,7 @@ type Progress struct {
 	Voters []string
 }
 
+// Progress reports the log position and the role of this replica, as far as raft is concerned.
 func (r *Replica) Progress() Progress {
 	is := r.raft.Load()
 	if is == nil {

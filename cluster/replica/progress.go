@@ -1,4 +1,4 @@
-package group
+package replica
 
 import (
 	"sync/atomic"
@@ -53,10 +53,10 @@ func (r *Replica) WhyKeep(last *Resigning, now time.Duration) string {
 const (
 	// WatchEvery is how often leaders with work waiting are checked.
 	WatchEvery = 250 * time.Millisecond
-	// A leader that has resigned pauses before it resigns again and before it stands for election
-	// where others can win. The pause starts at shortPause and doubles each time, up to
-	// longestPause; it starts over after another longestPause.
-	ShortPause   = 5 * time.Second
+	// ShortPause is for how long a leader that has resigned neither resigns again nor stands for election
+	// where others can win. The pause doubles each time.
+	ShortPause = 5 * time.Second
+	// LongestPause is the longest of these pauses. It starts over after another one of them.
 	LongestPause = 80 * time.Second
 )
 

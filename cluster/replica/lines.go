@@ -1,4 +1,4 @@
-package group
+package replica
 
 import (
 	"context"
@@ -48,6 +48,7 @@ type raftLogger struct {
 	to           *slog.Logger
 }
 
+// NewLogger returns what a raft logs with, as far as a node's gate lets it.
 func NewLogger(gate *LogGate, to *slog.Logger) hclog.Logger {
 	return raftLogger{hclog.NewNullLogger(), gate, to}
 }

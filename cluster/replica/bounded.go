@@ -1,4 +1,4 @@
-package group
+package replica
 
 import (
 	"errors"
@@ -7,9 +7,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-const (
-	MaxAppendEntries = 32
-)
+// MaxAppendEntries is how many entries a request has at most.
+const MaxAppendEntries = 32
 
 // BoundedTransport is a transport whose requests fit into a message of the mesh. Raft
 // bounds a request by the number of its entries only; it goes on behind the
@@ -77,7 +76,7 @@ func (b BoundedTransport) AppendEntriesPipeline(id raft.ServerID, addr raft.Serv
 }
 
 // boundedPipeline is a pipeline to a follower that does not lag much. Each time raft is
-// triggered it sends one request through a pipeline, of maxAppendEntries at
+// triggered it sends one request through a pipeline, of MaxAppendEntries at
 // most: in a queue in which nothing happens any more nothing would trigger the
 // next one. Without a pipeline raft sends one request after the other, up to the
 // last entry, and waits for each answer.

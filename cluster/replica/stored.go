@@ -1,4 +1,4 @@
-package group
+package replica
 
 import (
 	"errors"
@@ -26,6 +26,7 @@ func (s *Stored) Beyond(other *Stored) bool {
 	return s.Term > other.Term || s.Term == other.Term && s.Last > other.Last
 }
 
+// Failure is Failed as an error.
 func (s *Stored) Failure() error {
 	if s.Failed == "" {
 		return nil
