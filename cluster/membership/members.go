@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/audit"
-	"github.com/quorate/quorate/cluster/group"
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
@@ -39,7 +39,7 @@ type members struct {
 	config  *Config
 	slog    *slog.Logger
 	links   *links
-	catalog *group.Catalog
+	catalog *replicated.Catalog
 	now     func() fsm.Time
 	last    func(ctx context.Context, node string) (index uint64, ok bool) // of a node's replica of the catalog
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/explain"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -96,7 +97,7 @@ func openFolder(dir string, o RecoverOptions) (*dataFolder, error) {
 	}
 	r.stable, err = raftlog.OpenCatalog(filepath.Join(dir, CatalogFolder), raftlog.CatalogOptions{Logger: o.Logger, Exit: o.Exit})
 	if err == nil {
-		r.catalog, r.view, err = group.InspectCatalog(r.stable)
+		r.catalog, r.view, err = replicated.Inspect(r.stable)
 	}
 	if err == nil {
 		err = readable(r.view)

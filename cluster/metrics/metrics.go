@@ -76,7 +76,7 @@ type Process struct {
 	Files, MaxFiles int // descriptors: open, and at most; 0: not known
 }
 
-// Lease is the right to route by the catalog, see group.Catalog.LeaseLeft.
+// Lease is the right to route by the catalog, see replicated.Catalog.LeaseLeft.
 type Lease struct {
 	Left time.Duration
 	Lost uint64

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
@@ -39,7 +40,7 @@ type LocalConfig struct {
 	Clock                  *clock.Clock
 	Mesh                   *peer.Mesh
 	Host                   *group.Host
-	Catalog                *group.Catalog
+	Catalog                *replicated.Catalog
 	Resources              *alarm.Cluster
 	Watchdog               *watchdog.Watchdog
 	// Clients counts the connections at the AMQP listeners, and how many these take; Logins the

@@ -54,6 +54,7 @@ var further = map[string][]Run{
 	"cluster/membership": {{Package: "cluster"}, {Package: "jepsen"}},
 	"cluster/placement":  {{Package: "cluster"}},
 	"cluster/watchdog":   {{Package: "cluster"}},
+	"cluster/catalog":    {{Package: "cluster"}, {Package: "jepsen"}},
 	"cluster/clock":      {{Package: "cluster"}},
 }
 

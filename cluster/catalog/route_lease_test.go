@@ -1,4 +1,4 @@
-package group
+package catalog
 
 import (
 	"context"
@@ -48,7 +48,7 @@ func mustAsk(t *testing.T, leader string) *asking {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	a.Catalog = NewCatalog(CatalogConfig{Node: "n2", Store: store, Mesh: mesh, Kind: kindLease, Logger: slog.New(slog.DiscardHandler)})
+	a.Catalog = New(Config{Node: "n2", Store: store, Mesh: mesh, Kind: kindLease, Logger: slog.New(slog.DiscardHandler)})
 	mustFollow(t, a.Catalog, leader)
 	t.Cleanup(a.tasks.Wait)
 	await(t, "n2 reaches n3", func() bool { return mesh.Alive("n3") })
@@ -319,7 +319,7 @@ func TestFarLease(t *testing.T) {
 // Close waits for what the catalog does, also if its raft was never started.
 func TestCloseBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := NewCatalog(CatalogConfig{Node: "n1", Logger: slog.New(slog.DiscardHandler)})
+		k := New(Config{Node: "n1", Logger: slog.New(slog.DiscardHandler)})
 		ended := false
 		k.tasks.Go(func() {
 			<-k.tasks.Life().Done()

@@ -1,4 +1,4 @@
-package group
+package catalog
 
 import (
 	"context"
@@ -59,14 +59,14 @@ func (n *numbers) end(number uint64) {
 }
 
 const (
-	// MaxCatalogEntry and maxCatalogCommands bound an entry of the catalog.
-	MaxCatalogEntry    = 2 << 20
+	// MaxEntry and maxCatalogCommands bound an entry of the catalog.
+	MaxEntry           = 2 << 20
 	maxCatalogCommands = 1 << 14
 )
 
 // decodeCatalog reads an entry of the catalog that another node has sent.
 func decodeCatalog(entry []byte, newest uint32) (*logpb.CatalogEntry, error) {
-	if len(entry) > MaxCatalogEntry || !replica.Few(entry, maxCatalogCommands) {
+	if len(entry) > MaxEntry || !replica.Few(entry, maxCatalogCommands) {
 		return nil, fmt.Errorf("catalog entry of %d bytes: %w", len(entry), replica.ErrMany)
 	}
 	e := new(logpb.CatalogEntry)
@@ -97,8 +97,8 @@ func admitCatalogEntry(l *raft.Log, newest uint32) error {
 	return nil
 }
 
-// InspectCatalog reads the catalog of a node, as if all entries were committed.
-func InspectCatalog(from *raftlog.Catalog) (s replica.Stored, view *catalog.View, err error) {
+// Inspect reads the catalog of a node, as if all entries were committed.
+func Inspect(from *raftlog.Catalog) (s replica.Stored, view *catalog.View, err error) {
 	c := &catalog.Catalog{}
 	s, err = replica.Walk(from, func(stream io.Reader) error {
 		state, err := readCatalogSnapshot(stream)

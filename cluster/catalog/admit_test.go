@@ -1,4 +1,4 @@
-package group
+package catalog
 
 import (
 	"log/slog"
@@ -28,7 +28,7 @@ func TestCatalogAdmits(t *testing.T) {
 		return b
 	}
 	short, long := declare(strings.Repeat("k", 255)), declare(strings.Repeat("k", 256))
-	k := NewCatalog(CatalogConfig{Logger: slog.New(slog.DiscardHandler)})
+	k := New(Config{Logger: slog.New(slog.DiscardHandler)})
 	for name, c := range map[string]struct {
 		entry   []byte
 		refused int // answers

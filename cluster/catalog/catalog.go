@@ -1,4 +1,10 @@
-package group
+// Package catalog is this node's replica of the catalog, the definitions that all nodes share: it proposes changes,
+// applies them to the machine of package fsm/catalog, and says which view of them a node may route by.
+//
+// It promises: what a proposal is answered with is in the views of all nodes that may route; a node routes by its
+// view only while that holds everything that anybody has been told is done. It does not know what the definitions
+// are for, which nodes there should be, or queues and their groups.
+package catalog
 
 import (
 	"bytes"
@@ -40,8 +46,8 @@ const (
 	catalogApplyWait = 5 * time.Second
 )
 
-// CatalogConfig holds what the catalog's group needs.
-type CatalogConfig struct {
+// Config holds what the catalog's group needs.
+type Config struct {
 	Node  string
 	Store *raftlog.Catalog
 	Mesh  *peer.Mesh
@@ -56,16 +62,16 @@ type CatalogConfig struct {
 	// Host brings this node's replica up to date if it is a learner, brings learners of others up
 	// to date if this node leads, and reports when a leader makes no progress. nil: none of this
 	// is done.
-	Host catalogHost
+	Host Host
 	// heartbeat is raft's timeout for heartbeats and elections. 0: catalogHeartbeat.
 	heartbeat time.Duration
 	// Changed is called after each entry with what the entry has changed. It runs on the applying
 	// goroutine and must not block.
-	Changed func(CatalogChange)
+	Changed func(Change)
 }
 
-// catalogHost is the host of this node's queue groups, as the catalog knows it.
-type catalogHost interface {
+// Host is the host of this node's queue groups, as the catalog knows it.
+type Host interface {
 	// Learn brings the catalog's replica on this node up to date if it is a learner, and has it answer learners.
 	Learn(k replica.Learner)
 	// Awake is a time that does not pass while the process is kept from running.
@@ -88,13 +94,13 @@ type Catalog struct {
 	election    atomic.Int64 // raft's ElectionTimeout, ns
 	ceding      atomic.Bool  // the leadership, or it has been ceded a short time ago
 
-	config CatalogConfig
+	config Config
 	slog   *slog.Logger
 	tasks  *worker.Tasks
 }
 
-// NewCatalog returns an empty catalog. Start makes it a member of the group.
-func NewCatalog(c CatalogConfig) *Catalog {
+// New returns an empty catalog. Start makes it a member of the group.
+func New(c Config) *Catalog {
 	k := &Catalog{config: c, slog: c.Logger.With("group", "catalog"), tasks: worker.NewTasks(nil)}
 	k.convergence.init(c.Node)
 	k.numbers.init()
@@ -123,9 +129,9 @@ func NewCatalog(c CatalogConfig) *Catalog {
 	return k
 }
 
-// SetHost sets the host that the catalog works with, see CatalogConfig.Host. It must be called
+// SetHost sets the host that the catalog works with, see Config.Host. It must be called
 // before Start.
-func (k *Catalog) SetHost(h catalogHost) { k.config.Host = h }
+func (k *Catalog) SetHost(h Host) { k.config.Host = h }
 
 // Started reports whether Start has been called.
 func (k *Catalog) Started() bool { return k.Raft() != nil }
@@ -489,8 +495,8 @@ func (k *Catalog) onCall(ctx context.Context, from string, req []byte) ([]byte, 
 	return proto.Marshal(reply)
 }
 
-// CatalogChange says which queues an entry of the catalog concerns.
-type CatalogChange struct {
+// Change says which queues an entry of the catalog concerns.
+type Change struct {
 	Added, Removed []fsm.QueueID
 	Configured     []fsm.QueueID // their effective settings have changed
 	Moved          []fsm.QueueID // their members have changed
@@ -507,7 +513,7 @@ type catalogApplier struct {
 	newest  uint32 // version of the machines that this program supports
 	exit    func(code int)
 	slog    *slog.Logger
-	changed func(CatalogChange)
+	changed func(Change)
 	applied func(view *catalog.View, index, term uint64) // after changed
 
 	machine *catalog.Catalog // used by raft's applying goroutine only
@@ -527,7 +533,7 @@ func (a *catalogApplier) Apply(l *raft.Log) any {
 	results := a.machine.Apply(l.Index, &e)
 	a.mustSupport(a.machine.View().FSMVersion())
 	a.publish()
-	var change CatalogChange
+	var change Change
 	if !a.machine.Repeated() {
 		change = changeOf(&e, results)
 	}
@@ -537,7 +543,7 @@ func (a *catalogApplier) Apply(l *raft.Log) any {
 }
 
 // changeOf says what the commands of an entry have changed, by their answers.
-func changeOf(e *logpb.CatalogEntry, results []*logpb.CatalogResult) (change CatalogChange) {
+func changeOf(e *logpb.CatalogEntry, results []*logpb.CatalogResult) (change Change) {
 	for i, r := range results {
 		if e.Commands[i].GetDeclareQueue() != nil && r.Changed && r.Refusal == 0 {
 			change.Added = append(change.Added, fsm.QueueID(r.Queue))
@@ -562,7 +568,7 @@ func changeOf(e *logpb.CatalogEntry, results []*logpb.CatalogResult) (change Cat
 }
 
 // noteRights notes what a command has changed of what users may do.
-func (change *CatalogChange) noteRights(c *logpb.CatalogCommand, r *logpb.CatalogResult) {
+func (change *Change) noteRights(c *logpb.CatalogCommand, r *logpb.CatalogResult) {
 	if !r.Changed {
 		return
 	}
@@ -613,7 +619,7 @@ func (a *catalogApplier) restore(state *logpb.CatalogSnapshot) (err error) {
 		return fmt.Errorf("restore catalog: %w", err)
 	}
 	a.publish()
-	a.changed(CatalogChange{Everything: true})
+	a.changed(Change{Everything: true})
 	a.applied(a.View(), a.machine.View().Index(), 0)
 	return nil
 }

@@ -1,4 +1,4 @@
-package group
+package catalog
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/proto/logpb"
@@ -26,7 +27,7 @@ type catalogs struct {
 	ends  []func()     // close a member
 }
 
-func mustCatalogs(t *testing.T, tune ...any) *catalogs {
+func mustCatalogs(t *testing.T, tune ...func(*group.Config)) *catalogs {
 	t.Helper()
 	c := &catalogs{trio: mustTrio(t, tune...), gates: make([]sync.Mutex, len(trioNames))}
 	for i, h := range c.hosts {
@@ -37,16 +38,16 @@ func mustCatalogs(t *testing.T, tune ...any) *catalogs {
 }
 
 // mustStart starts a member of the catalog's group on a host; end closes it.
-func mustStart(t *testing.T, h *lone, founders []string, gate *sync.Mutex, tune ...func(*CatalogConfig)) (k *Catalog, end func()) {
+func mustStart(t *testing.T, h *node, founders []string, gate *sync.Mutex, tune ...func(*Config)) (k *Catalog, end func()) {
 	t.Helper()
 	store, err := raftlog.OpenCatalog(filepath.Join(h.dir, "catalog"), raftlog.CatalogOptions{Exit: h.config.Exit})
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := CatalogConfig{
+	config := Config{
 		Node: h.config.Node, Store: store, Mesh: h.mesh, Kind: 20, KindApplied: 21, Incarnation: [16]byte{h.config.Node[1]},
 		Clock: h.config.Clock.Now, Newest: 2, Exit: h.config.Exit, Logger: h.config.Logger, Host: h.Host,
-		Changed: func(CatalogChange) {
+		Changed: func(Change) {
 			gate.Lock()
 			defer gate.Unlock()
 		},
@@ -54,7 +55,7 @@ func mustStart(t *testing.T, h *lone, founders []string, gate *sync.Mutex, tune 
 	for _, f := range tune {
 		f(&config)
 	}
-	k = NewCatalog(config)
+	k = New(config)
 	if err := k.Start(founders); err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +125,7 @@ func TestCatalogLeaderHangs(t *testing.T) {
 	if count[replica.StuckCatalog] != 1 || len(last) != 1 {
 		t.Fatalf("resignations %v, %+v", count, last)
 	}
-	if s := last[0]; s.Group != nil || s.Reason != replica.StuckCatalog || s.For < h.watch.bound || s.Term != term {
+	if s := last[0]; s.Group != nil || s.Reason != replica.StuckCatalog || s.For < h.Bound() || s.Term != term {
 		t.Errorf("it has resigned as %+v", s)
 	}
 	if log := c.log.String(); !strings.Contains(log, "the catalog's leader is making no progress and resigns") {
@@ -204,7 +205,7 @@ func TestCatalogHasNoTransferee(t *testing.T) {
 	term, _ := k.LeadsIn()
 	for i, other := range c.all {
 		if i != lead {
-			other.Trusted().Open(&evidence{doubt: "lost"}, 0)
+			other.Trusted().Open(unproven{}, 0)
 		}
 	}
 	k.Yield(k.transferee(term), term, true)
@@ -247,7 +248,7 @@ func TestCatalogKeeps(t *testing.T) {
 	for i, h := range c.hosts {
 		if i != lead {
 			c.ends[i]()
-			h.shut(t)
+			h.shut()
 		}
 	}
 	await(t, "it is seen that nobody is up", func() bool { return k.WhyKeep(&k.watchdog.resigned, clock.now()) == replica.KeepsMajority })
@@ -260,8 +261,8 @@ func TestCatalogKeeps(t *testing.T) {
 // and when the machine has applied that.
 func TestCatalogStall(t *testing.T) {
 	t.Parallel()
-	h, gate := mustHost(t, t.TempDir()), &sync.Mutex{}
-	k, _ := mustStart(t, h, []string{"n1"}, gate, func(c *CatalogConfig) { c.Host = nil }) // nobody else looks
+	h, gate := mustAlone(t), &sync.Mutex{}
+	k, _ := mustStart(t, h, []string{"n1"}, gate, func(c *Config) { c.Host = nil }) // nobody else looks
 	mustDefine(t, k, "first")
 	stands := func(at time.Duration, want time.Duration) {
 		t.Helper()
@@ -305,7 +306,7 @@ func TestCatalogStall(t *testing.T) {
 func TestCatalogHasNobodyToTakeOver(t *testing.T) {
 	t.Parallel()
 	clock := &handClock{}
-	h, gate := mustHost(t, t.TempDir(), quickWatch, clock.set), &sync.Mutex{}
+	h, gate := mustAlone(t, quickWatch, clock.set), &sync.Mutex{}
 	k, _ := mustStart(t, h, []string{"n1"}, gate)
 	mustDefine(t, k, "first")
 	if k.Stall() != nil {
@@ -317,7 +318,7 @@ func TestCatalogHasNobodyToTakeOver(t *testing.T) {
 	defer goOn()
 	k.tasks.Go(func() { mustDefine(t, k, "second") })
 	clock.await(t, "it is seen to stand still", func() bool { return k.Stall() != nil })
-	if s := k.Stall(); s.Keeps != replica.KeepsAlone || s.Reason != replica.StuckCatalog || s.For < h.watch.bound {
+	if s := k.Stall(); s.Keeps != replica.KeepsAlone || s.Reason != replica.StuckCatalog || s.For < h.Bound() {
 		t.Errorf("it stands still as %+v", s)
 	}
 	if now, leads := k.LeadsIn(); !leads || now != term {
@@ -358,7 +359,7 @@ func TestClosedCatalogSendsNothing(t *testing.T) {
 
 // Who founds a cluster, or is its only voter, does not wait for raft's timers, which never fire here.
 func TestFoundersElectAtOnce(t *testing.T) {
-	without := func(c *CatalogConfig) { c.heartbeat = replica.Never }
+	without := func(c *Config) { c.heartbeat = replica.Never }
 	var gate sync.Mutex
 	all := mustTrio(t)
 	for _, h := range all.hosts {
@@ -389,5 +390,18 @@ func TestCatalogLeadsForNothing(t *testing.T) {
 	}
 	if !k.LeadsStill() || k.Progress().Last != before+1 {
 		t.Errorf("entries of ten questions and one for which one is needed: %d", k.Progress().Last-before)
+	}
+}
+
+// The catalog is watched where this node leads it, and nowhere else, from when it
+// takes over.
+func TestCatalogIsWatchedWhereItIsLed(t *testing.T) {
+	c := mustCatalogs(t)
+	lead := c.mustLead()
+	for i, k := range c.all {
+		rests, waits := k.watchAgain(false), k.watchAgain(true)
+		if i == lead && (rests <= 0 || rests > 2*watchRest || waits != replica.WatchEvery) || i != lead && rests+waits != 0 {
+			t.Errorf("node %d is watched again after %v, and after %v while something waits", i, rests, waits)
+		}
 	}
 }
