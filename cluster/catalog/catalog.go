@@ -251,7 +251,7 @@ func (k *Catalog) LeadsStill() bool {
 	return k.IsLeader() && k.wait(k.Raft().Barrier(replica.ChangeWait)) == nil
 }
 
-// Transfer makes another node the leader, see Group.Transfer. What is proposed meanwhile is refused, and
+// Transfer makes another node the leader, see group.Group.Transfer. What is proposed meanwhile is refused, and
 // proposed again.
 func (k *Catalog) Transfer(to string) error {
 	term, leads := k.LeadsIn()
@@ -266,7 +266,7 @@ func (k *Catalog) Transfer(to string) error {
 	return err
 }
 
-// HashAt is Group.HashAt of the catalog.
+// HashAt is group.Group.HashAt of the catalog.
 func (k *Catalog) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
 	return k.applier.probes.HashAt(at, wait, k.Ending())
 }

@@ -19,22 +19,22 @@ const MaxAppendEntries = 32
 // that are not in memory.
 type BoundedTransport struct {
 	Transport
-	Log      BoundedLog
-	Sections Sections
-	Throttle RequestThrottle
+	Log      boundedLog
+	Sections sections
+	Throttle requestThrottle
 }
 
-// BoundedLog is what a bounded transport needs of a replica.
-type BoundedLog interface {
+// boundedLog is what a bounded transport needs of a replica.
+type boundedLog interface {
 	LastIndex() uint64
 	NudgeSoon()
 }
 
-// Sections reads the payload section that an entry was read without, see raftlog.Group.Complete.
-type Sections interface{ Complete(l *raft.Log) error }
+// sections reads the payload section that an entry was read without, see raftlog.Group.Complete.
+type sections interface{ Complete(l *raft.Log) error }
 
-// RequestThrottle holds requests to members that lag much back, see throttle.
-type RequestThrottle interface {
+// requestThrottle holds requests to members that lag much back.
+type requestThrottle interface {
 	Reserve(id raft.ServerID, bytes int) (done func())
 	Pause(id raft.ServerID, took time.Duration, entries int)
 }
@@ -82,8 +82,8 @@ func (b BoundedTransport) AppendEntriesPipeline(id raft.ServerID, addr raft.Serv
 // last entry, and waits for each answer.
 type boundedPipeline struct {
 	raft.AppendPipeline
-	log      BoundedLog
-	sections Sections
+	log      boundedLog
+	sections sections
 }
 
 // lagsMuch is how many entries behind a follower lags much.

@@ -241,7 +241,7 @@ func (p Position) Less(o Position) bool { return p.compare(o) < 0 }
 // LastIndex returns the index of the last entry in the log.
 func (r *Replica) LastIndex() uint64 { return r.raft.Load().LastIndex() }
 
-// LastStored is lastIndex, also of an entry that raft has stored and is about to show.
+// LastStored is LastIndex, also of an entry that raft has stored and is about to show.
 func (r *Replica) LastStored() uint64 {
 	last, _ := r.config.Log.LastIndex() // it has no errors
 	return max(last, r.LastIndex())
