@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/fsm"
@@ -21,7 +22,7 @@ func (n *Node) queueSettings(id fsm.QueueID) *group.QueueConfig {
 const segmentsSince = 2
 
 // catalogChanged acts on the changes made by an entry of the catalog.
-func (n *Node) catalogChanged(c group.CatalogChange) {
+func (n *Node) catalogChanged(c replicated.Change) {
 	view := n.catalog.View()
 	if view.FSMVersion() >= segmentsSince {
 		n.stores.queues.UseSegments()

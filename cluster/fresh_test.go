@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/cluster/group"
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -173,7 +173,7 @@ func TestNotFresh(t *testing.T) {
 		start := time.Now()
 		bound++
 		here.mustBind("amq.direct", "after", fmt.Sprint(bound))
-		return time.Since(start) < group.LeaseTime/2
+		return time.Since(start) < replicated.LeaseTime/2
 	})
 	c.net.setMuted(cut, false)
 	if !there.routes("amq.direct", fmt.Sprint(bound)) {
@@ -250,6 +250,6 @@ func TestStopIsNotWaitedFor(t *testing.T) {
 		took := time.Since(start)
 		here.close()
 		c.mustOpen(gone)
-		return took < group.LeaseTime/2
+		return took < replicated.LeaseTime/2
 	})
 }

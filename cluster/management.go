@@ -7,8 +7,8 @@ import (
 
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/backup"
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/expiry"
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/placement"
@@ -103,7 +103,7 @@ func (o objects) Blocked() string { return o.alarm.Blocked() }
 const settingWait = 5 * time.Second
 
 // settings are the cluster-wide settings.
-type settings struct{ catalog *group.Catalog }
+type settings struct{ catalog *replicated.Catalog }
 
 // Settings lists the cluster-wide settings.
 func (s settings) Settings() []api.Setting {

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quorate/quorate/cluster/alarm"
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/expiry"
 	"github.com/quorate/quorate/cluster/failure"
 	"github.com/quorate/quorate/cluster/group"
@@ -51,7 +52,7 @@ type Node struct {
 	metrics    *metrics.Metrics
 	mesh       *peer.Mesh
 	host       *group.Host
-	catalog    *group.Catalog
+	catalog    *replicated.Catalog
 	self       *self.Node
 	failures   *failure.Detector
 	queues     *queues.Queues
@@ -141,7 +142,7 @@ func (n *Node) open() error {
 // openGroups creates the raft groups, and the parts that serve queues and clients with them.
 func (n *Node) openGroups(incarnation [16]byte) {
 	c := n.config
-	n.catalog = group.NewCatalog(group.CatalogConfig{
+	n.catalog = replicated.New(replicated.Config{
 		Node: c.Name, Store: n.stores.catalog, Mesh: n.mesh, Kind: self.KindCatalog, KindApplied: self.KindApplied,
 		Incarnation: incarnation, Newest: c.Versions.Newest,
 		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged,

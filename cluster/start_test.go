@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/replica"
 )
 
 // starting has room for those whose nodes start: what more of them need of the processors
@@ -44,7 +44,7 @@ func (c *nodes) mustOpen(names ...string) {
 // admitted late has no vote at first, and without one more of the others there is no majority.
 func (c *nodes) allVote() bool {
 	for _, name := range c.first {
-		voters := slices.DeleteFunc(c.all[name].catalog.Configuration(), func(m group.Member) bool { return !m.Voter })
+		voters := slices.DeleteFunc(c.all[name].catalog.Configuration(), func(m replica.Member) bool { return !m.Voter })
 		if len(voters) < len(c.first) {
 			return false
 		}

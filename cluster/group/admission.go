@@ -8,13 +8,12 @@ import (
 	"math"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -134,8 +133,8 @@ func (x *measure) command(enqueue bool, size uint64) bool {
 
 // decodeAll is scan for commands that have to be decoded.
 func decodeAll(commands []byte, f func(enqueue bool, size uint64) bool) (count int, err error) {
-	if !few(commands, maxCommands) {
-		return 0, errMany
+	if !replica.Few(commands, maxCommands) {
+		return 0, replica.ErrMany
 	}
 	e := logpb.EntryFromVTPool()
 	defer e.ReturnToVTPool()
@@ -153,100 +152,13 @@ func decodeAll(commands []byte, f func(enqueue bool, size uint64) bool) (count i
 	return count, nil
 }
 
-// errMany refuses a message that would be many times as long when decoded.
-var errMany = errors.New("more commands than an entry may have")
-
 const (
 	// maxCommands is above what an entry holds: the commands of two batches.
 	maxCommands = 64 * maxEntryCommands
 	// MaxCommandBytes bounds the commands of an entry: what a consumer that holds
 	// millions of messages settles at once.
 	MaxCommandBytes = 16 << 20
-	// MaxCatalogEntry and maxCatalogCommands bound an entry of the catalog.
-	MaxCatalogEntry    = 2 << 20
-	maxCatalogCommands = 1 << 14
 )
-
-// few reports whether a message has at most so many fields: an empty command of
-// a list takes two bytes, and a hundred when it is decoded.
-func few(message []byte, limit int) bool {
-	for n, at := 0, 0; at < len(message); n++ {
-		tag, from := varint(message, at)
-		value, end := uint64(0), -1
-		if from >= 0 {
-			value, end = varint(message, from)
-		}
-		switch {
-		case n >= limit:
-			return false
-		case end < 0 || tag&7 != 0 && tag&7 != 2:
-			return true // the decoder says why not
-		case tag&7 == 2:
-			if value > uint64(len(message)-end) {
-				return true
-			}
-			end += int(value)
-		}
-		at = end
-	}
-	return true
-}
-
-// entryCheck says what a replica takes from other nodes, see peer.Validator.
-type entryCheck struct {
-	stored uint64                    // term before raft has been opened
-	raft   atomic.Pointer[raft.Raft] // nil: it is being opened
-	newest uint32                    // version that this program supports
-	admits func(l *raft.Log, newest uint32) error
-	fail   func(code int, why string)
-	tooOld sync.Once // the process ends
-}
-
-// newEntryCheck takes up the term that the store holds.
-func newEntryCheck(store raft.StableStore, o *opening) *entryCheck {
-	term, err := store.GetUint64([]byte(raftlog.TermKey))
-	if err != nil {
-		term = 0 // there is none yet
-	}
-	return &entryCheck{stored: term, newest: o.newest, admits: o.admits, fail: o.fail}
-}
-
-// Term implements peer.Validator.
-func (c *entryCheck) Term() uint64 {
-	if r := c.raft.Load(); r != nil {
-		return r.CurrentTerm()
-	}
-	return c.stored
-}
-
-// Stands implements peer.Validator.
-func (c *entryCheck) Stands() bool {
-	r := c.raft.Load()
-	return r != nil && r.State() == raft.Candidate
-}
-
-// Entry implements peer.Validator. A committed entry of a version that this program does not support
-// ends the process: no later leader takes the entry back, and without it the replica neither gets
-// further nor learns what is committed before it.
-func (c *entryCheck) Entry(l *raft.Log, committed bool) error {
-	err := c.admits(l, c.newest)
-	if later := new(laterVersion); committed && errors.As(err, &later) {
-		c.tooOld.Do(func() { go c.fail(codeTooOld, needsNewer(later.version, later.newest)) })
-	}
-	return err
-}
-
-// laterVersion refuses an entry that this program is too old for.
-type laterVersion struct{ version, newest uint32 }
-
-func (e *laterVersion) Error() string {
-	return fmt.Sprintf("an entry has version %d, but this program supports only up to %d", e.version, e.newest)
-}
-
-// needsNewer says why a program ends that the cluster's version is too new for.
-func needsNewer(version, newest uint32) string {
-	return fmt.Sprintf("the cluster's fsm_version is %d, but this program supports only up to %d", version, newest)
-}
 
 // admitEntry says why an entry that a leader has sent could not be applied: that
 // is where it would end this replica, after each restart again.
@@ -262,45 +174,12 @@ func admitEntry(l *raft.Log, newest uint32) error {
 			return errors.New("the stamp of an entry is truncated")
 		}
 		if tag == fieldVersion<<3 && value > uint64(newest) {
-			return &laterVersion{uint32(min(value, math.MaxUint32)), newest}
+			return &replica.LaterVersion{Version: uint32(min(value, math.MaxUint32)), Newest: newest}
 		}
 		data = data[end:]
 	}
 	_, _, err := measureAll(data, l.Extensions, false) // who reads a payload that is no message makes one of it
 	return err
-}
-
-// decodeCatalog reads an entry of the catalog that another node has sent.
-func decodeCatalog(entry []byte, newest uint32) (*logpb.CatalogEntry, error) {
-	if len(entry) > MaxCatalogEntry || !few(entry, maxCatalogCommands) {
-		return nil, fmt.Errorf("catalog entry of %d bytes: %w", len(entry), errMany)
-	}
-	e := new(logpb.CatalogEntry)
-	if err := logpb.Unmarshal(entry, e); err != nil {
-		return nil, fmt.Errorf("catalog entry cannot be decoded: %w", err)
-	}
-	if e.Version > newest {
-		return nil, fmt.Errorf("catalog: %w", &laterVersion{e.Version, newest})
-	}
-	return e, nil
-}
-
-// admitCatalogEntry is admitEntry for the catalog. A command that raises the version is taken: anybody
-// may ask for it, and the machine refuses what not all nodes support.
-func admitCatalogEntry(l *raft.Log, newest uint32) error {
-	if len(l.Extensions) > 0 {
-		return fmt.Errorf("%d bytes of payload do not belong to any message", len(l.Extensions))
-	}
-	e, err := decodeCatalog(l.Data, newest)
-	if err != nil {
-		return err
-	}
-	for _, c := range e.Commands {
-		if c.GetBody() == nil {
-			return errors.New("unknown catalog command")
-		}
-	}
-	return nil
 }
 
 // shape is what the fields of a message look like when they are encoded, by

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -346,7 +347,7 @@ func (e *elections) checkCampaign(v *election, now time.Time) {
 		return
 	}
 	e.window.check(now, v.under)
-	if _, term := v.group.role(); term > v.under.term || now.Sub(v.under.began) >= longestSlot {
+	if _, term := v.group.Role(); term > v.under.term || now.Sub(v.under.began) >= longestSlot {
 		e.window.decided(now, v.under)
 		v.under = nil
 	}
@@ -377,7 +378,7 @@ func (e *elections) tellWaiting(due []*election, r *electionRound) {
 	for _, v := range due {
 		if v.waitPlace >= 0 && r.now.Sub(v.waits) >= positionsEvery {
 			v.waits = r.now
-			_, term := v.group.role()
+			_, term := v.group.Role()
 			e.tell(v, itemWaits, term, v.candidacy.alive, r)
 		}
 	}
@@ -442,15 +443,14 @@ const fewUnapplied = 8
 
 // hasUnapplied reports whether the log has commands of clients that are not applied here: a follower may
 // learn late what is committed.
-func (r *replica) hasUnapplied() bool {
-	is := r.raft.Load()
+func hasUnapplied(is *raft.Raft, log raft.LogStore) bool {
 	first, last := is.AppliedIndex()+1, is.LastIndex()
 	if last >= first+fewUnapplied {
 		return true
 	}
 	for i := first; i <= last; i++ {
 		var l raft.Log
-		if err := r.log.GetLog(i, &l); err != nil || l.Type == raft.LogCommand && !onlyConfigures(l.Data) {
+		if err := log.GetLog(i, &l); err != nil || l.Type == raft.LogCommand && !onlyConfigures(l.Data) {
 			return true
 		}
 	}
@@ -484,7 +484,7 @@ func (a *applier) patience(now fsm.Time) (least time.Duration) {
 	case s.Unacknowledged.Messages > 0, s.Outbox.Messages > 0:
 		return 0
 	case due == 0:
-		return never
+		return replica.Never
 	}
 	return max(0, time.Duration(due-now)*time.Millisecond)
 }

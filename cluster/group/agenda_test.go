@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -17,19 +18,19 @@ type quiet struct {
 	locked bool // the lock was held when the log was read
 }
 
-func (q *quiet) role() (raft.RaftState, uint64) {
+func (q *quiet) Role() (raft.RaftState, uint64) {
 	q.looked++
-	return q.crowdMember.role()
+	return q.crowdMember.Role()
 }
 
-func (q *quiet) logEnd() logPosition {
+func (q *quiet) LogEnd() replica.Position {
 	e := q.n.elections
 	if !e.mu.TryLock() {
 		q.locked = true
-		return logPosition{}
+		return replica.Position{}
 	}
 	e.mu.Unlock()
-	return q.crowdMember.logEnd()
+	return q.crowdMember.LogEnd()
 }
 
 // An election is looked at when something changes for it, and once a second; nobody waits for the logs of all.

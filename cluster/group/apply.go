@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -46,7 +47,7 @@ type applier struct {
 	effects fsm.Effects
 	stopped bool   // the machine has failed: an empty one replaces it
 	origin  uint64 // of the machine, see raftlog.Group.Origin
-	probes  probes
+	probes  replica.Probes
 }
 
 // applierNode is shared by the appliers of a node.
@@ -118,8 +119,8 @@ func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bo
 	for _, l = range logs {
 		if l.Type == raft.LogCommand {
 			ticked = a.applyEntry(l, lead) || ticked
-			if len(a.probes.waiting) > 0 {
-				a.probes.answer(a.machine.Index())
+			if a.probes.SomeWait() {
+				a.probes.Answer(a.machine.Index())
 			}
 		}
 	}
@@ -154,10 +155,10 @@ func (a *applier) applyEntry(l *raft.Log, lead bool) (ticked bool) {
 	e := logpb.EntryFromVTPool()
 	defer e.ReturnToVTPool()
 	if err := e.UnmarshalVT(l.Data); err != nil {
-		a.node.fail(codeDamaged, fmt.Sprintf("group %d: entry %d cannot be decoded: %v", a.group, l.Index, err))
+		a.node.fail(replica.CodeDamaged, fmt.Sprintf("group %d: entry %d cannot be decoded: %v", a.group, l.Index, err))
 	}
 	if newest := a.node.newest; e.Version > newest {
-		a.node.fail(codeTooOld, fmt.Sprintf("group %d: entry %d has version %d, but this program supports only up to %d", a.group, l.Index, e.Version, newest))
+		a.node.fail(replica.CodeTooOld, fmt.Sprintf("group %d: entry %d has version %d, but this program supports only up to %d", a.group, l.Index, e.Version, newest))
 	}
 	if lead {
 		before := a.machine.Dead()
@@ -426,7 +427,7 @@ func (a *applier) Restore(rc io.ReadCloser) (err error) {
 	}()
 	m := a.newMachine()
 	if err := m.Restore(state); errors.Is(err, queue.ErrVersion) {
-		a.node.fail(codeTooOld, fmt.Sprintf("group %d: %v", a.group, err))
+		a.node.fail(replica.CodeTooOld, fmt.Sprintf("group %d: %v", a.group, err))
 	} else if err != nil {
 		return fmt.Errorf("restore the machine: %w", err)
 	}

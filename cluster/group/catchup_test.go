@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -76,16 +77,16 @@ func TestFollowerCatchesUpFromTheLog(t *testing.T) {
 	}
 	g := c.leadAt(1)
 	c.mustStop(2)
-	before := g.in().lastIndex()
+	before := g.in().LastIndex()
 	next := uint64(1)
-	for g.in().lastIndex() < before+2*trailingMany {
+	for g.in().LastIndex() < before+2*trailingMany {
 		next = pour(t, g, next, 20, 64<<10, 1)
 	}
 	expire(t, g)
 	if err := g.in().snapshot(); err != nil {
 		t.Fatal(err)
 	}
-	if first, err := g.in().log.FirstIndex(); err != nil || first > before {
+	if first, err := g.in().store.FirstIndex(); err != nil || first > before {
 		t.Errorf("the log begins at %d, the member ends at %d (%v)", first, before, err)
 	}
 	await(t, "a member that does not lead to keep less than the leader", func() bool {
@@ -117,13 +118,13 @@ func TestInstallBringsWhatIsMissing(t *testing.T) {
 	await(t, "the backlog", func() bool { return ready(g) == backlog })
 	mustMatch(t, c.hosts[2].Group(1), g)
 	c.mustStop(2)
-	before := g.in().lastIndex()
+	before := g.in().LastIndex()
 	next = pour(t, g, next, more, size, -1)
 	next = pour(t, g, next, 1500, 16<<10, 1)
 	await(t, "what was to expire", func() bool { return ready(g) == backlog+more })
 	await(t, "the log to be cut", func() bool {
 		next = pour(t, g, next, 20, 64<<10, 1)
-		first, err := g.in().log.FirstIndex()
+		first, err := g.in().store.FirstIndex()
 		return err == nil && first > before+1
 	})
 	await(t, "what was to expire", func() bool { return ready(g) == backlog+more })
@@ -186,13 +187,13 @@ func TestRefusedSnapshotIsWrittenAnew(t *testing.T) {
 			return err
 		}
 		defer data.Close()
-		_, term := g.in().role()
+		_, term := g.in().Role()
 		req := &raft.InstallSnapshotRequest{
 			RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n1"), Addr: []byte("n1")}, SnapshotVersion: meta.Version,
 			Term: term, LastLogIndex: meta.Index, LastLogTerm: meta.Term, Size: meta.Size,
 			Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex,
 		}
-		return g.in().transport.InstallSnapshot("n3", "n3", req, &raft.InstallSnapshotResponse{}, data)
+		return g.in().Transport().InstallSnapshot("n3", "n3", req, &raft.InstallSnapshotResponse{}, data)
 	}
 	if err := install(); !errors.Is(err, peer.ErrSuperseded) {
 		t.Fatalf("an older snapshot: %v", err)
@@ -247,7 +248,7 @@ func TestSnapshotsInProportion(t *testing.T) {
 	}
 	at := g.SnapshotIndex()
 	for i := range uint64(4200) { // more than fit into a few entries
-		if err := g.in().raft.Load().Barrier(0).Error(); err != nil {
+		if err := g.in().Raft().Barrier(0).Error(); err != nil {
 			t.Fatal(err)
 		}
 		if i%600 == 0 {
@@ -289,17 +290,17 @@ func TestNeededByTwo(t *testing.T) {
 	for i := range uint64(20) {
 		c.mustServe(1, i+1) // an entry each
 	}
-	if err := g.in().reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+	if err := g.in().Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
 		t.Fatal(err)
 	}
 	term := g.Term()
 	for _, h := range c.hosts[1:] {
 		mustMatch(t, h.Group(1), g)
 	}
-	await(t, "nothing is on its way", func() bool { return !g.in().reached("n2", term).Busy && !g.in().reached("n3", term).Busy })
+	await(t, "nothing is on its way", func() bool { return !g.in().Reached("n2", term).Busy && !g.in().Reached("n3", term).Busy })
 	for _, tc := range [][3]uint64{{9, 5, 5}, {4, 5, 4}} {
-		g.in().transport.Lacks("n2", term, tc[0])
-		g.in().transport.Lacks("n3", term, tc[1])
+		g.in().Transport().Lacks("n2", term, tc[0])
+		g.in().Transport().Lacks("n3", term, tc[1])
 		if from := g.in().needed(1 << 30); from != tc[2] {
 			t.Errorf("members that have %d and %d need what follows %d", tc[0], tc[1], from)
 		}
@@ -314,25 +315,25 @@ func TestGroupsShareWhatIsKept(t *testing.T) {
 	for i := range uint64(20) {
 		c.mustServe(1, i+1) // an entry each
 	}
-	if err := g.in().reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+	if err := g.in().Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
 		t.Fatal(err)
 	}
 	term, s := g.Term(), h.snapshots
 	mustMatch(t, c.hosts[1].Group(1), g)
-	await(t, "nothing is on its way", func() bool { return !g.in().reached("n2", term).Busy })
+	await(t, "nothing is on its way", func() bool { return !g.in().Reached("n2", term).Busy })
 	for _, tc := range []struct {
 		others []bool // much
 		kept   bool
 	}{{nil, true}, {[]bool{false, false}, true}, {[]bool{true}, false}} {
 		for intact := false; !intact; { // the scheduler lets go of groups that are closed
-			g.in().transport.Lacks("n2", term, 3)
+			g.in().Transport().Lacks("n2", term, 3)
 			all := g.in().store.Retained(3, 1<<30)
 			s.mu.Lock()
 			h.config.Retained = all + all/2
 			clear(s.retained)
 			for _, much := range tc.others {
-				x := &instance{}
-				x.closed.Store(true)
+				x := &instance{Replica: replica.New(replica.Config{})}
+				x.End()
 				s.retained[x] = kept{much: much}
 			}
 			s.mu.Unlock()
@@ -386,21 +387,21 @@ func TestHoldsFollowMembers(t *testing.T) {
 	for i := range uint64(20) {
 		c.mustServe(1, i+1) // an entry each
 	}
-	if err := g.in().reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+	if err := g.in().Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
 		t.Fatal(err)
 	}
 	term := g.Term()
 	for _, h := range c.hosts[1:] {
 		mustMatch(t, h.Group(1), g)
 	}
-	await(t, "nothing is on its way", func() bool { return !g.in().reached("n2", term).Busy && !g.in().reached("n3", term).Busy })
+	await(t, "nothing is on its way", func() bool { return !g.in().Reached("n2", term).Busy && !g.in().Reached("n3", term).Busy })
 	holds := func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.retained[g.in()].from != 0
 	}
 	await(t, "entries are held", func() bool {
-		g.in().transport.Lacks("n2", term, 3)
+		g.in().Transport().Lacks("n2", term, 3)
 		s.retainFor(g.in())
 		return holds()
 	})

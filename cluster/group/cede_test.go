@@ -3,6 +3,8 @@ package group
 import (
 	"testing"
 	"time"
+
+	"github.com/quorate/quorate/cluster/replica"
 )
 
 // A link that is down for a moment moves no leadership that nobody waits for. The member finds its leader
@@ -10,7 +12,7 @@ import (
 func TestLeaderOutOfReachAtRest(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")
 	for _, n := range p.nodes {
-		n.open, n.leader, n.due = true, "a", never
+		n.open, n.leader, n.due = true, "a", replica.Never
 	}
 	p.nodes["a"].lost("c")
 	p.nodes["c"].lost("a")

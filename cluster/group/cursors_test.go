@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -337,7 +338,7 @@ func TestTransferKeepsWhatIsQueued(t *testing.T) {
 				x.give(t, publishes(1, seq, seq))
 			}
 			x.transfer(true)
-			if err := x.submit(publishes(1, 9, 9)); err != ErrTransferring {
+			if err := x.submit(publishes(1, 9, 9)); err != replica.ErrTransferring {
 				t.Errorf("a submission: %v", err)
 			}
 			drained := make(chan bool)

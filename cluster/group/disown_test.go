@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/quorate/quorate/cluster/replica"
 )
 
 // A leader whose node is back after a false alarm is waited for, as long as it takes on a machine that is too
@@ -16,9 +18,9 @@ func TestElectLeaderComesBack(t *testing.T) {
 		due   time.Duration
 		stays bool
 	}{
-		{"soon", 0, never, true},
-		{"late", 2 * time.Second, never, true},
-		{"never", time.Hour, never, false},
+		{"soon", 0, replica.Never, true},
+		{"late", 2 * time.Second, replica.Never, true},
+		{"never", time.Hour, replica.Never, false},
 		{"late, and something is due", 2 * time.Second, 0, false},
 	} {
 		p := newPretend(t, "a", "b", "c")
@@ -127,7 +129,7 @@ func TestElectLendsItsLog(t *testing.T) {
 			p.nodes[name].unreached["a"], p.nodes["a"].unreached[name] = true, true
 			p.nodes[name].quarantined, p.nodes[name].learner = slices.Contains(tc.barred, name), tc.learner == name
 		}
-		p.nodes["b"].log.index = 20
+		p.nodes["b"].log.Index = 20
 		p.nodes["b"].start()
 		p.nodes["c"].start()
 		p.run(4 * time.Second)

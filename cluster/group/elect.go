@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
@@ -82,25 +83,25 @@ type links interface {
 // electable is what elections needs from a Group.
 type electable interface {
 	Spec() Spec
-	Voters() []string    // the preferred leader first
-	Leader() string      // empty: unknown
-	logEnd() logPosition // how far the log reaches
-	role() (role raft.RaftState, term uint64)
+	Voters() []string         // the preferred leader first
+	Leader() string           // empty: unknown
+	LogEnd() replica.Position // how far the log reaches
+	Role() (role raft.RaftState, term uint64)
 	lastLed() uint64 // term of the last leader that was seen; 0: none was
-	// votedFor is whom this replica has given its vote in a term; empty: nobody.
-	votedFor(term uint64) string
-	isClosed() bool
+	// VotedFor is whom this replica has given its vote in a term; empty: nobody.
+	VotedFor(term uint64) string
+	IsClosed() bool
 	barred() bool    // whether it must not lead
-	isLearner() bool // whether it neither leads nor votes
+	IsLearner() bool // whether it neither leads nor votes
 	resignedLately() bool
 	// want records that somebody waits for a leader, and wanted reports whether that is so. patience is
 	// for how long nobody needs one, as far as the replica knows.
 	want(now time.Time)
 	wanted(now time.Time) bool
 	patience() time.Duration
-	// hasNoLeader is called when another member reports that it knows no leader and where its log
+	// HasNoLeader is called when another member reports that it knows no leader and where its log
 	// ends.
-	hasNoLeader(node string, end uint64)
+	HasNoLeader(node string, end uint64)
 	// transferTo makes another member the leader if raft leads here. wins says that the member can
 	// be elected as it is. It does not block.
 	transferTo(node string, wins bool)
@@ -124,9 +125,9 @@ type election struct {
 	queried     time.Time // positions were last exchanged
 	ready       time.Time // when a majority of members became reachable
 	backoff     electionBackoff
-	end         logPosition // of this member's log, when it was last told
-	transferred time.Time   // last
-	positions   map[string]logPosition
+	end         replica.Position // of this member's log, when it was last told
+	transferred time.Time        // last
+	positions   map[string]replica.Position
 	led         map[string]time.Time // when a member last reported a leader
 	barred      map[string]bool      // members that must not lead, see Quarantine
 	lends       bool                 // those stand, and nobody else
@@ -134,14 +135,14 @@ type election struct {
 }
 
 func newElection(g electable) *election {
-	_, term := g.role()
+	_, term := g.Role()
 	led := g.lastLed()
 	if led == 0 {
 		led = term
 	}
 	return &election{
 		group: g, leader: g.Leader(), since: term, term: min(term, led), scheduled: scheduled{place: -1, waitPlace: -1},
-		positions: map[string]logPosition{}, led: map[string]time.Time{}, barred: map[string]bool{}, learners: map[string]bool{},
+		positions: map[string]replica.Position{}, led: map[string]time.Time{}, barred: map[string]bool{}, learners: map[string]bool{},
 	}
 }
 
@@ -233,7 +234,7 @@ func (e *elections) advance(now time.Time) time.Duration {
 	e.mu.Unlock()
 	for _, v := range due {
 		if v.asks(now) {
-			v.end = v.group.logEnd() // without the lock: it reads the log
+			v.end = v.group.LogEnd() // without the lock: it reads the log
 		}
 	}
 	e.mu.Lock()
@@ -265,7 +266,7 @@ func (e *elections) passesOver(v *election, r *electionRound) bool {
 	case v.rests(r.now, r.reached):
 		e.agenda.add(v, v.restsUntil())
 		return true
-	case v.group.isClosed(), v.hasLeader(r.reached):
+	case v.group.IsClosed(), v.hasLeader(r.reached):
 		e.drop(v.group.Spec().Group, r.now)
 		return true
 	}
@@ -276,46 +277,22 @@ func (e *elections) passesOver(v *election, r *electionRound) bool {
 func (v *election) asks(now time.Time) bool { return now.Sub(v.queried) >= positionsEvery }
 
 // standsIn is the term in which a candidate stands next, see stand.
-func standsIn(c candidate) uint64 {
-	role, term := c.role()
+func standsIn(c replica.Candidate) uint64 {
+	role, term := c.Role()
 	if role == raft.Candidate {
 		term++
 	}
 	return term + 1
 }
 
-func (e *elections) campaign(g electable) { stand(e.links, g.Spec().Group, e.node, g) }
-
-// candidate is what stand needs of a replica.
-type candidate interface {
-	Voters() []string
-	role() (role raft.RaftState, term uint64)
-}
-
-// stand makes raft stand for election. A candidate that has lost would remain one. It is therefore first made a
-// follower, by a vote request in the next term that claims a log too short for any vote.
-func stand(l links, group fsm.GroupID, node string, c candidate) {
-	switch role, term := c.role(); role {
-	case raft.Candidate:
-		for _, m := range c.Voters() {
-			if m != node {
-				l.StepDown(group, term+1, m)
-				break
-			}
-		}
-	case raft.Follower:
-	default:
-		return
-	}
-	l.Campaign(group)
-}
+func (e *elections) campaign(g electable) { replica.Stand(e.links, g.Spec().Group, e.node, g) }
 
 // hasLeader reports whether the group has gained a leader since the election began: raft may know
 // of it before any member reports it. The lost leader does not count for the same term, even if
 // its node is back.
 func (v *election) hasLeader(reached map[string]bool) bool {
 	leader := v.group.Leader()
-	role, term := v.group.role()
+	role, term := v.group.Role()
 	if leader == "" || !reached[leader] || role == raft.Leader && v.group.barred() {
 		return false
 	}
@@ -351,10 +328,10 @@ func (e *elections) check(v *election, r *electionRound) time.Time {
 	if v.ready.IsZero() {
 		v.ready = now
 	}
-	v.barred[e.node], v.learners[e.node] = v.group.barred(), v.group.isLearner()
+	v.barred[e.node], v.learners[e.node] = v.group.barred(), v.group.IsLearner()
 	if v.asks(now) {
 		v.queried, v.positions[e.node] = now, v.end
-		_, term := v.group.role()
+		_, term := v.group.Role()
 		e.tell(v, itemAsk, term, alive, r)
 	}
 	v.chooseCandidates(alive)
@@ -411,7 +388,7 @@ func (e *elections) tell(v *election, kind byte, term uint64, alive []string, r 
 // takeTurn adds this node to those that may campaign if it is its turn.
 func (e *elections) takeTurn(v *election, alive []string, next *soonest) {
 	s := slots{candidates: max(1, v.eligible(alive)), spread: rand.N[time.Duration]}
-	_, stored := v.group.role()
+	_, stored := v.group.Role()
 	term := stored
 	if v.group.lastLed() != 0 {
 		// Whoever took the leader away campaigns. Raft forgets the leader before it stores the term.
@@ -421,7 +398,7 @@ func (e *elections) takeTurn(v *election, alive []string, next *soonest) {
 		v.term = term
 		v.backoff.taken(next.now, s)
 	}
-	voted := v.group.votedFor(term)
+	voted := v.group.VotedFor(term)
 	v.backoff.open = v.under != nil || slices.Contains(alive, voted) && !v.excluded(voted)
 	other := v.other.term > stored && next.now.Sub(v.other.said) < ledValid && slices.Contains(alive, v.other.node)
 	if !v.waits.IsZero() || other {
@@ -479,7 +456,7 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 		}
 		// A leader whose raft does not know yet that others have moved on to a later term steps
 		// down: they accept nothing from it.
-		if role, term := g.role(); role == raft.Leader && term < it.term && it.kind != itemStands {
+		if role, term := g.Role(); role == raft.Leader && term < it.term && it.kind != itemStands {
 			e.links.Resign(it.group, it.term, from)
 		}
 		switch it.kind {
@@ -488,7 +465,7 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 			e.touch(it.group, time.Time{})
 			continue
 		case itemAsk:
-			g.hasNoLeader(from, it.position.index)
+			g.HasNoLeader(from, it.position.Index)
 			if disowns(g, from, it) {
 				e.begin(g)
 			}
@@ -522,8 +499,8 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 // answer reports where the log of this replica ends, or that the group has a leader, or that raft here is about to
 // stand.
 func (e *elections) answer(g electable, from string) item {
-	_, term := g.role()
-	it := item{kind: itemPosition, group: g.Spec().Group, term: term, position: g.logEnd(), barred: g.barred(), learner: g.isLearner()}
+	_, term := g.Role()
+	it := item{kind: itemPosition, group: g.Spec().Group, term: term, position: g.LogEnd(), barred: g.barred(), learner: g.IsLearner()}
 	leader := g.Leader()
 	switch {
 	case leader == "", leader == from, leader == e.node && it.barred, leader != e.node && e.doubts(it.group, leader):
@@ -556,7 +533,7 @@ func (e *elections) note(from string, it item, now time.Time) {
 	}
 	e.agenda.add(v, time.Time{})
 	v.positions[from], v.barred[from], v.learners[from] = it.position, it.barred, it.learner
-	_, term := v.group.role()
+	_, term := v.group.Role()
 	v.heard = max(v.heard, it.term)
 	switch o := &v.other; {
 	case it.kind == itemWaits:
@@ -595,7 +572,7 @@ func (e *elections) chooseTransferee(v *election, alive []string, r *electionRou
 	best := ""
 	for _, n := range alive {
 		s, known := v.positions[n]
-		if n != e.node && known && !v.barred[n] && !v.learners[n] && (best == "" || v.positions[best].less(s)) {
+		if n != e.node && known && !v.barred[n] && !v.learners[n] && (best == "" || v.positions[best].Less(s)) {
 			best = n
 		}
 	}
@@ -620,7 +597,7 @@ func (v *election) chooseCandidates(alive []string) {
 func (v *election) excluded(node string) bool { return v.barred[node] != v.lends || v.learners[node] }
 
 func leads(g electable) bool {
-	role, _ := g.role()
+	role, _ := g.Role()
 	return role == raft.Leader
 }
 
@@ -653,7 +630,7 @@ func (v *election) canWin(candidate string, alive []string) bool {
 	mine, known := v.positions[candidate]
 	votes := 0
 	for _, m := range alive {
-		if s, said := v.positions[m]; !v.learners[m] && (!known || !said || !mine.less(s)) {
+		if s, said := v.positions[m]; !v.learners[m] && (!known || !said || !mine.Less(s)) {
 			votes++
 		}
 	}
@@ -694,7 +671,7 @@ func (e *elections) rank(v *election, alive []string) int {
 			continue
 		}
 		s, known := v.positions[n]
-		before := known && (mine.less(s) || !passed && !s.less(mine))
+		before := known && (mine.Less(s) || !passed && !s.Less(mine))
 		if d := e.draining(e.node); d != e.draining(n) && v.canWin(n, alive) == v.canWin(e.node, alive) {
 			before = d
 		}
@@ -712,7 +689,7 @@ type item struct {
 	kind     byte
 	group    fsm.GroupID
 	term     uint64 // raft's current term
-	position logPosition
+	position replica.Position
 	barred   bool // the sender must not lead
 	learner  bool // the sender neither leads nor votes
 }
@@ -737,7 +714,7 @@ const (
 // sound reports whether a log as described by the item is possible.
 func (it item) sound() bool {
 	const limit = 1 << 62
-	return it.term < limit && it.position.term < limit && it.position.index < limit
+	return it.term < limit && it.position.Term < limit && it.position.Index < limit
 }
 
 func appendItem(dst []byte, it item) []byte {
@@ -751,25 +728,25 @@ func appendItem(dst []byte, it item) []byte {
 	dst = append(dst, kind)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(it.group))
 	dst = binary.BigEndian.AppendUint64(dst, it.term)
-	dst = binary.BigEndian.AppendUint64(dst, it.position.term)
-	return binary.BigEndian.AppendUint64(dst, it.position.index)
+	dst = binary.BigEndian.AppendUint64(dst, it.position.Term)
+	return binary.BigEndian.AppendUint64(dst, it.position.Index)
 }
 
 func parseItem(b []byte) item {
 	return item{
 		kind: b[0] &^ (itemBarred | itemLearner), barred: b[0]&itemBarred != 0, learner: b[0]&itemLearner != 0, group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
 		term:     binary.BigEndian.Uint64(b[5:]),
-		position: logPosition{binary.BigEndian.Uint64(b[13:]), binary.BigEndian.Uint64(b[21:])},
+		position: replica.Position{Term: binary.BigEndian.Uint64(b[13:]), Index: binary.BigEndian.Uint64(b[21:])},
 	}
 }
 
 // leave tells the other members that a replica which leads is about to be closed.
 func (e *elections) leave(g electable) {
-	role, term := g.role()
+	role, term := g.Role()
 	if role != raft.Leader {
 		return
 	}
-	items := appendItem(nil, item{kind: itemAsk, group: g.Spec().Group, term: term, position: g.logEnd(), barred: true, learner: true})
+	items := appendItem(nil, item{kind: itemAsk, group: g.Spec().Group, term: term, position: g.LogEnd(), barred: true, learner: true})
 	for _, n := range g.Voters() {
 		if n != e.node {
 			e.send(n, items)
@@ -781,11 +758,11 @@ func (e *elections) leave(g electable) {
 // that must not lead and still does hands the leadership over. What it has asked before it won may come late:
 // its log has no entry of its own term then. What a learner says is later than any victory of it.
 func disowns(g electable, from string, it item) bool {
-	role, term := g.role()
+	role, term := g.Role()
 	if role == raft.Leader || g.Leader() != from || it.barred && !it.learner && it.term <= term {
 		return false
 	}
-	return it.learner || it.term > term || it.position.term >= term
+	return it.learner || it.term > term || it.position.Term >= term
 }
 
 // doubts reports whether this node looks for another leader than the one that raft knows, since that one has

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/quorate/quorate/cluster/replica"
 )
 
 // A new group is led by its first member, as soon as all have it open.
@@ -39,7 +41,7 @@ func TestElectDraining(t *testing.T) {
 			for _, n := range p.nodes {
 				n.elections.drains = func(node string) bool { return strings.Contains(tc.drains, node) }
 				if slices.Contains(tc.longer, n.name) {
-					n.log.index++
+					n.log.Index++
 				}
 			}
 			for _, name := range p.order {
@@ -61,7 +63,7 @@ func TestElectDrainingAlone(t *testing.T) {
 		n.elections.drains = func(node string) bool { return node == "a" }
 		n.unreached["c"], p.nodes["c"].unreached[name] = true, true
 	}
-	p.nodes["a"].log.index++
+	p.nodes["a"].log.Index++
 	p.nodes["a"].start()
 	p.nodes["b"].start()
 	p.run(time.Second / 2)
@@ -130,10 +132,10 @@ func TestElectLateMembers(t *testing.T) {
 
 // The longest log campaigns, whatever the order of the members.
 func TestElectLongestLog(t *testing.T) {
-	for _, logs := range [][3]logPosition{
-		{{1, 9}, {2, 3}, {2, 4}},
-		{{2, 3}, {2, 3}, {2, 4}},
-		{{2, 3}, {1, 8}, {3, 1}},
+	for _, logs := range [][3]replica.Position{
+		{position(1, 9), position(2, 3), position(2, 4)},
+		{position(2, 3), position(2, 3), position(2, 4)},
+		{position(2, 3), position(1, 8), position(3, 1)},
 	} {
 		p := newPretend(t, "a", "b", "c")
 		for i, name := range p.order {
@@ -151,9 +153,9 @@ func TestElectAfterDeath(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")
 	for i, name := range p.order {
 		n := p.nodes[name]
-		n.open, n.leader, n.log = true, "a", logPosition{1, uint64(20 - i)}
+		n.open, n.leader, n.log = true, "a", position(1, uint64(20-i))
 	}
-	p.nodes["c"].log.index = 50
+	p.nodes["c"].log.Index = 50
 	p.nodes["a"].unreached["b"], p.nodes["a"].unreached["c"] = true, true
 	p.nodes["b"].lost("a")
 	p.run(30 * time.Millisecond) // c hears of it later
@@ -171,7 +173,7 @@ func TestElectRestartedNode(t *testing.T) {
 		for _, name := range []string{"b", "c"} {
 			p.nodes[name].open, p.nodes[name].leader, p.nodes[name].slow = true, "b", slow
 		}
-		p.nodes["a"].log = logPosition{9, 9} // it would win
+		p.nodes["a"].log = position(9, 9) // it would win
 		p.nodes["a"].start()
 		p.run(20 * time.Second)
 		p.mustCampaign()
@@ -287,7 +289,7 @@ func TestElectOutOfStep(t *testing.T) {
 		for i, name := range p.order[:2] {
 			n := p.nodes[name]
 			n.unreached["c"], p.nodes["c"].unreached[name] = true, true
-			n.log = logPosition{2, uint64(11 + i*(offset/4))}
+			n.log = position(2, uint64(11+i*(offset/4)))
 			n.start()
 		}
 		p.run(10 * time.Millisecond) // they hear of each other
@@ -319,7 +321,7 @@ func TestElectNoticedLater(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")
 	for i, name := range p.order {
 		n := p.nodes[name]
-		n.open, n.leader, n.log = true, "a", logPosition{1, uint64(20 - i)}
+		n.open, n.leader, n.log = true, "a", position(1, uint64(20-i))
 	}
 	p.nodes["a"].unreached["b"], p.nodes["a"].unreached["c"] = true, true
 	p.nodes["b"].lost("a")
@@ -336,7 +338,7 @@ func TestElectStaleLeader(t *testing.T) {
 	for _, stubborn := range []bool{false, true} {
 		p := newPretend(t, "a", "b", "c")
 		for _, n := range p.nodes {
-			n.open, n.term, n.log = true, 3, logPosition{2, 9}
+			n.open, n.term, n.log = true, 3, position(2, 9)
 		}
 		a := p.nodes["a"]
 		a.leader, a.term, a.stubborn = "a", 2, stubborn
@@ -362,7 +364,7 @@ func TestElectUntold(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")
 	for i, name := range p.order {
 		n := p.nodes[name]
-		n.open, n.leader, n.log = true, "a", logPosition{1, uint64(20 - i)}
+		n.open, n.leader, n.log = true, "a", position(1, uint64(20-i))
 	}
 	p.campaign = func(n *pretendNode) {
 		for _, o := range []string{"b", "c"} {
@@ -416,8 +418,8 @@ func TestElectClosed(t *testing.T) {
 // Items survive the wire; what is cut short is left alone.
 func TestElectionItems(t *testing.T) {
 	items := []item{
-		{itemAsk, 7, 5, logPosition{3, 4}, false, true}, {itemPosition, 7, 6, logPosition{3, 4}, true, false},
-		{itemLed, 1<<32 - 1, 1<<64 - 2, logPosition{1 << 63, 1<<64 - 1}, false, false},
+		{itemAsk, 7, 5, position(3, 4), false, true}, {itemPosition, 7, 6, position(3, 4), true, false},
+		{itemLed, 1<<32 - 1, 1<<64 - 2, position(1<<63, 1<<64-1), false, false},
 	}
 	var b []byte
 	for _, it := range items {
@@ -441,7 +443,7 @@ func TestElectionItems(t *testing.T) {
 func TestElectionDecided(t *testing.T) {
 	now := time.Unix(1000, 0)
 	all := []string{"a", "b", "c"}
-	v := &election{voters: all, positions: map[string]logPosition{"a": {}, "b": {}, "c": {}}, led: map[string]time.Time{}}
+	v := &election{voters: all, positions: map[string]replica.Position{"a": {}, "b": {}, "c": {}}, led: map[string]time.Time{}}
 	if !v.decided(all, &soonest{now, now.Add(time.Hour)}) {
 		t.Error("nobody has a leader")
 	}
@@ -498,11 +500,11 @@ func TestElectionCanWin(t *testing.T) {
 		{"a learner and a longer log", "", "b", "c", false},
 		{"the vote of one that is quarantined", "b", "", "c", true},
 	} {
-		v := &election{voters: all, positions: map[string]logPosition{}, barred: map[string]bool{tc.barred: true}, learners: map[string]bool{tc.learners: true}}
+		v := &election{voters: all, positions: map[string]replica.Position{}, barred: map[string]bool{tc.barred: true}, learners: map[string]bool{tc.learners: true}}
 		for _, n := range all {
-			v.positions[n] = logPosition{1, 1}
+			v.positions[n] = position(1, 1)
 		}
-		v.positions[tc.longer] = logPosition{1, 2}
+		v.positions[tc.longer] = position(1, 2)
 		if got := v.canWin("a", all); got != tc.want {
 			t.Errorf("%s: it can win: %v", tc.name, got)
 		}
@@ -556,7 +558,7 @@ func TestLeaderOutOfReach(t *testing.T) {
 		}, ""},
 		{"who reaches all may not lead", func(p *pretend) { cut(p, "a", "c"); p.nodes["b"].quarantined = true }, ""},
 		{"who reaches all cannot prove its log", func(p *pretend) { cut(p, "a", "c"); p.nodes["b"].learner = true }, ""},
-		{"who reaches all lags behind", func(p *pretend) { cut(p, "a", "c"); p.nodes["a"].log.index += maxCedeLag + 1 }, ""},
+		{"who reaches all lags behind", func(p *pretend) { cut(p, "a", "c"); p.nodes["a"].log.Index += maxCedeLag + 1 }, ""},
 		{"the leader reaches all", func(p *pretend) { p.nodes["c"].lost("a") }, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -21,17 +21,10 @@ import (
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
-
-// ErrNotLeading is returned for a submission to a replica that does not lead or has not yet
-// applied everything its predecessor committed.
-var ErrNotLeading = errors.New("this node does not lead the group")
-
-// ErrTransferring is returned for a submission to a leader that is handing its leadership over: either
-// it goes on soon, and says so, or another one does.
-var ErrTransferring = errors.New("the leadership is being transferred")
 
 // Outside acts on the effects of leading groups. Its methods are called without holding any lock
 // of the group and must not block for long.
@@ -63,11 +56,12 @@ type Spec struct {
 // instance is a group that is awake. It connects its parts, each of which owns the state
 // it guards, and changes this node's role in the group.
 type instance struct {
-	replica // raft; for a local queue, only its end
+	*replica.Replica // raft; for a local queue, only its end
 
 	shell *Group
 	spec  Spec
 	host  *Host
+	slog  *slog.Logger
 	order order
 	store *raftlog.Group // nil for a local queue
 
@@ -82,6 +76,7 @@ type instance struct {
 	throttle   throttle
 	usage      usage
 	sharing    sharing
+	complete   complete
 	began      int64         // when it was opened or woken, in ns
 	resumes    *record       // what it wakes from; nil: it is opened
 	resumed    atomic.Uint64 // the term that its leader has slept in, until it serves again
@@ -97,8 +92,8 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 		return nil, err
 	}
 	shell := &Group{spec: spec, host: h}
-	g := newInstance(h, shell, h.config.Logger.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group))
-	g.store, g.log, g.applier.log = store, store, store
+	g := newInstance(h, shell, store, h.config.Logger.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group))
+	g.applier.log = store
 	g.order = replicated{g}
 	g.leadership.withdrawn = &h.withdrawn
 	if err := g.openRaft(); err != nil {
@@ -107,8 +102,8 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	}
 	shell.running.Store(g)
 	h.groups.add(g)
-	g.raft.Load().RegisterObserver(raft.NewObserver(h.observed, true, wanted))
-	if g.isLearner() {
+	g.Raft().RegisterObserver(raft.NewObserver(h.observed, true, wanted))
+	if g.IsLearner() {
 		h.learners.begin(spec.Group, g)
 	}
 	h.elections.begin(g)
@@ -122,9 +117,9 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 func (h *Host) OpenLocal(spec Spec) *Group {
 	spec.Local = true
 	shell := &Group{spec: spec, host: h}
-	g := newInstance(h, shell, h.config.Logger)
+	g := newInstance(h, shell, nil, h.config.Logger)
 	g.order = &local{
-		replica: &g.replica, bytes: &h.localBytes, applier: &g.applier, proposer: &g.proposer,
+		replica: g.Replica, bytes: &h.localBytes, applier: &g.applier, proposer: &g.proposer,
 		lead: &g.leadership, announce: g.announce,
 	}
 	shell.running.Store(g)
@@ -170,16 +165,15 @@ func (h *Host) storeOf(spec *Spec) (*raftlog.Group, error) {
 
 // newInstance returns an instance whose parts are connected. It does nothing until it has an order and,
 // unless the queue is local, raft.
-func newInstance(h *Host, shell *Group, log *slog.Logger) *instance {
+func newInstance(h *Host, shell *Group, store *raftlog.Group, log *slog.Logger) *instance {
 	spec := shell.spec
 	g := &instance{
-		replica: replica{
-			id: spec.Group, node: h.config.Node, mesh: h.config.Mesh, slog: log, spawn: h.tasks.Go,
-			ending: make(chan struct{}), termChanged: func() { h.elections.termChanged(spec.Group) },
-		},
-		shell: shell, spec: spec, host: h, began: time.Now().UnixNano(),
+		shell: shell, spec: spec, host: h, slog: log, store: store, began: time.Now().UnixNano(),
 	}
-	g.unsettled = func() { h.lag.note(g) }
+	g.Replica = replica.New(replica.Config{
+		Group: spec.Group, Node: h.config.Node, Preferred: spec.Members, Mesh: h.config.Mesh, Log: store, Logger: log, Spawn: h.tasks.Go,
+		TermChanged: func() { h.elections.termChanged(spec.Group) }, Unsettled: func() { h.lag.note(g) },
+	})
 	release := func(indexes []uint64) { g.order.release(indexes) }
 	g.guard = guard{
 		spec: &g.spec, slog: h.config.Logger, now: h.config.Clock.Now, panics: &h.panics,
@@ -205,9 +199,9 @@ func newInstance(h *Host, shell *Group, log *slog.Logger) *instance {
 		newMachine: func() *queue.Machine { return h.newMachine(spec) },
 		machine:    h.newMachine(spec),
 	}
-	g.applier.probes = probes{lock: &g.applier.mu, index: g.applier.index, freeze: g.applier.freeze}
+	g.applier.probes = replica.Probes{Lock: &g.applier.mu, Index: g.applier.index, Freeze: g.applier.freeze}
 	g.connectProposer()
-	g.throttle = throttle{budget: &h.catchUp, needs: g.needs, last: g.lastIndex, ending: g.ending, stop: h.stop}
+	g.throttle = throttle{budget: &h.catchUp, needs: g.Needs, last: g.LastIndex, ending: g.Ending(), stop: h.stop}
 	return g
 }
 
@@ -233,7 +227,7 @@ func (g *instance) connectProposer() {
 	g.settings = settings{
 		wanted: func() *QueueConfig { return h.wantedSettings(&g.spec) }, view: g.View, submit: g.Submit, active: g.proposer.active, spawn: h.tasks.Go,
 		leads:  func() bool { return g.leadership.term.Load() != 0 },
-		ending: g.ending, guard: &g.guard, slog: g.slog,
+		ending: g.Ending(), guard: &g.guard, slog: g.slog,
 	}
 }
 
@@ -267,12 +261,12 @@ func (h *Host) observe(stop <-chan struct{}) {
 			return
 		case o := <-h.observed:
 			g := h.groups.ofRaft(o.Raft)
-			if g == nil || g.isClosed() {
+			if g == nil || g.IsClosed() {
 				continue
 			}
 			switch data := o.Data.(type) {
 			case raft.RaftState:
-				g.tenure.end()
+				g.TenureEnded()
 				h.done.Go(g.review)
 			case raft.LeaderObservation:
 				h.leaderSeen(g, string(data.LeaderID))
@@ -285,7 +279,7 @@ func (h *Host) leaderSeen(g *instance, leader string) {
 	if leader != "" {
 		g.ledIn.Store(g.Term())
 	}
-	if g.isLearner() && leader != "" {
+	if g.IsLearner() && leader != "" {
 		h.learners.hasten(g.spec.Group)
 	}
 	switch {
@@ -304,7 +298,7 @@ type leadership struct {
 	changing     longLock      // one change at a time
 	term         atomic.Uint64 // in which this node serves; 0: none
 	transferring atomic.Bool   // it takes no commands, see Transfer. Set under the proposer's lock
-	resigned     resignation
+	resigned     replica.Resigning
 
 	guard     *guard
 	withdrawn *atomic.Bool  // the node leads nothing, see Host.Withdraw; nil for a local queue, which it does not affect
@@ -351,9 +345,9 @@ func (l *leadership) serving() uint64 {
 func (l *leadership) refuses() error {
 	switch {
 	case l.term.Load() == 0 || l.barred():
-		return ErrNotLeading
+		return replica.ErrNotLeading
 	case l.transferring.Load():
-		return ErrTransferring
+		return replica.ErrTransferring
 	}
 	return nil
 }
@@ -366,7 +360,7 @@ func (l *leadership) barred() bool {
 
 // hasResigned reports whether the group has resigned here in the current term.
 func (l *leadership) hasResigned() bool {
-	term := l.resigned.term.Load()
+	term := l.resigned.Term.Load()
 	return term != 0 && term == l.raftTerm()
 }
 
@@ -384,7 +378,7 @@ func (g *instance) review() {
 	l := &g.leadership
 	l.changing.Lock()
 	defer l.changing.Unlock()
-	if g.isClosed() {
+	if g.IsClosed() {
 		return
 	}
 	lead := g.order.leads()
@@ -411,7 +405,7 @@ func (g *instance) enter() {
 	if !ok {
 		return
 	}
-	if g.IsLocal() && g.isClosed() { // meanwhile; the end of a replica waits for the change
+	if g.IsLocal() && g.IsClosed() { // meanwhile; the end of a replica waits for the change
 		g.leave()
 		return
 	}
@@ -433,11 +427,11 @@ func (g *instance) enter() {
 		g.begun(term)
 		return
 	}
-	g.spawn(func() {
+	g.host.tasks.Go(func() {
 		select {
 		case <-time.After(firstEntryWait):
 			g.begun(term)
-		case <-g.ending:
+		case <-g.Ending():
 		}
 	})
 }
@@ -499,7 +493,7 @@ func (g *instance) barred() bool { return g.leadership.barred() }
 
 // resignedLately reports whether the group has resigned here recently.
 func (g *instance) resignedLately() bool {
-	until := g.leadership.resigned.until.Load()
+	until := g.leadership.resigned.Until.Load()
 	return until != 0 && until > int64(g.host.watch.now())
 }
 
@@ -517,7 +511,7 @@ func (g *instance) wanted(now time.Time) bool {
 
 // patience implements electable: nothing is due sooner, nobody holds a message, and no letter is on its way.
 func (g *instance) patience() time.Duration {
-	if g.hasUnapplied() {
+	if hasUnapplied(g.Raft(), g.store) {
 		return 0
 	}
 	return g.applier.patience(g.host.config.Clock.Now())
@@ -536,7 +530,7 @@ func (g *instance) Term() uint64 { return g.order.term() }
 func (g *instance) Leader() string { return g.order.leader() }
 
 // Progress reports the log position of the replica.
-func (g *instance) Progress() Progress { return g.order.progress() }
+func (g *instance) Progress() replica.Progress { return g.order.progress() }
 
 // SnapshotIndex returns the index of the newest snapshot, or -1 if there is none.
 func (g *instance) SnapshotIndex() int64 { return g.order.snapshot() }
@@ -561,7 +555,7 @@ func (g *instance) View(f func(m *queue.Machine)) { g.applier.view(f) }
 // The state is frozen between two entries, in the time that a snapshot takes, and
 // hashed outside of the lock.
 func (g *instance) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
-	return g.applier.probes.hashAt(at, wait, g.ending)
+	return g.applier.probes.HashAt(at, wait, g.Ending())
 }
 
 // Replay gives a queue's history on this node to a reader, up to the last entry
@@ -572,7 +566,7 @@ func (g *instance) Replay(to Replayer) error {
 		return ErrNoHistory
 	}
 	s, err := replay(g.store, g.Progress().Applied, to)
-	return errors.Join(err, s.failure())
+	return errors.Join(err, s.Failure())
 }
 
 // Resync reads the messages a consumer holds after a delivery, up to the size limit of an answer,
@@ -617,7 +611,7 @@ func (g *instance) HeldBy(node string, ref fsm.Ref) (at Shared, ok bool) {
 		return Shared{}, false
 	}
 	payloads, term := g.store.Recent(ref.Index)
-	if payloads == nil || g.reached(node, lead).Index < ref.Index && g.transport.Sent(node, lead) < ref.Index {
+	if payloads == nil || g.Reached(node, lead).Index < ref.Index && g.Transport().Sent(node, lead) < ref.Index {
 		return Shared{}, false
 	}
 	return Shared{ref, term}, true
@@ -637,7 +631,7 @@ func (g *instance) Stored(at Shared) []byte {
 	if g.store == nil {
 		return nil
 	}
-	payloads := g.mesh.Arriving(g.id, at.Index, at.Term)
+	payloads := g.host.config.Mesh.Arriving(g.spec.Group, at.Index, at.Term)
 	if payloads == nil {
 		var term uint64
 		if payloads, term = g.store.Recent(at.Index); term != at.Term {
@@ -667,7 +661,7 @@ func (g *instance) Expire(timeout time.Duration) error {
 	end := time.Now().Add(timeout)
 	for g.applier.due() {
 		if g.leadership.term.Load() == 0 || g.barred() {
-			return ErrNotLeading
+			return replica.ErrNotLeading
 		}
 		g.proposer.proposeTick()
 		if err := g.Barrier(timeout); err != nil {
@@ -683,17 +677,17 @@ func (g *instance) Expire(timeout time.Duration) error {
 // Remove removes a node from the members. Only the leader can do this, and it cannot remove
 // itself: it has to transfer its leadership first.
 func (g *instance) Remove(node string) error {
-	if node == g.node {
+	if node == g.Node() {
 		return errors.New("a leader cannot remove itself")
 	}
-	return g.replica.Remove(node)
+	return g.Replica.Remove(node)
 }
 
-// founders returns the members according to the catalog.
-func (g *instance) founders() []string { return g.spec.Members }
+// Founders returns the members according to the catalog.
+func (g *instance) Founders() []string { return g.spec.Members }
 
-// votes is called when the replica is no longer a learner.
-func (g *instance) votes() {
+// Votes is called when the replica is no longer a learner.
+func (g *instance) Votes() {
 	g.slog.Info("the replica is up to date again, and votes")
 	g.standByTimers()
 	if g.Leader() == "" {

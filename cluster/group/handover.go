@@ -1,178 +1,16 @@
 package group
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 )
-
-// Times of a handover.
-const (
-	drainTime = time.Second // for what has been proposed, and for what the other one lacks; see patience
-	// resignTime is how long a member may take to win the election it was told
-	// to hold, which mostly takes a few milliseconds.
-	resignTime = 2 * time.Second
-	// takeoverEvery is how often it is checked whether another member has taken over.
-	takeoverEvery = 5 * time.Millisecond
-	// After a move that has failed the next one is refused for a pause that doubles each time.
-	firstMovePause   = time.Second
-	longestMovePause = 30 * time.Second
-)
-
-// handover gives the leadership of a replica to another member. Whoever wants that has a reason and somebody
-// in mind; there is one way, and one attempt at a time:
-//
-//   - a move is wanted by somebody: a drain, a rebalance, an operator, a member that reaches more of the
-//     others. The replica could go on, and does if nobody takes over.
-//   - A replica that must not lead, because it is quarantined, has resigned, or its node has withdrawn, yields:
-//     it steps down if nobody takes over.
-//
-// The other member is told to stand for election, which raft does at once and its voters accept. That works
-// also if the raft of this replica hangs.
-type handover struct {
-	under  atomic.Bool // somebody has been told to stand
-	moving atomic.Bool // a move is under way: nothing may be appended that the other member lacks
-
-	mu    sync.Mutex
-	pause time.Duration // the last one; 0: no move has failed
-	again time.Time     // before then no move is tried
-}
-
-var errUnderWay = fmt.Errorf("%w: another attempt is under way", ErrNotHandedOver)
-
-// rests says for how long no move will be tried.
-func (h *handover) rests() time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return time.Until(h.again)
-}
-
-// MayMove reports whether a transfer is tried: for a while after one that has failed, none is.
-func (r *replica) MayMove() bool { return r.handover.rests() <= 0 }
-
-// ended records how a move has ended.
-func (h *handover) ended(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err == nil {
-		h.pause, h.again = 0, time.Time{}
-		return
-	}
-	h.pause = min(max(2*h.pause, firstMovePause), longestMovePause)
-	h.again = time.Now().Add(h.pause)
-}
-
-// refuses is why a move to a member is not even tried.
-func (h *handover) refuses(r *replica, to string) error {
-	switch wait := h.rests(); {
-	case !slices.Contains(r.Voters(), to) || to == r.node:
-		return fmt.Errorf("%w: %s is not another voter of the group", ErrNotHandedOver, to)
-	case !r.mesh.Alive(to):
-		return fmt.Errorf("%w: %s is down", ErrNotHandedOver, to)
-	case wait > 0:
-		return fmt.Errorf("%w: the last attempt failed; the next one is possible in %v", ErrNotHandedOver, wait.Round(time.Millisecond))
-	}
-	return nil
-}
-
-// move has a member take over that gets what it lacks before. It returns nil when this replica no longer
-// leads in the term. Nothing is proposed meanwhile.
-func (h *handover) move(r *replica, to string, term uint64) error {
-	if !h.moving.CompareAndSwap(false, true) {
-		return errUnderWay
-	}
-	defer h.moving.Store(false)
-	if err := h.catchUp(r, to, term); err != nil {
-		return err
-	}
-	return h.tell(r, to, term)
-}
-
-// patience is how long a step of a handover may take: longer where the other member, or a majority, is far.
-func (*handover) patience(r *replica, near time.Duration, to string) time.Duration {
-	return near + max(r.mesh.Slack(to), r.mesh.Slack(r.Voters()...))
-}
-
-// catchUp returns when a member has everything that is in the log, and nothing waits for raft any more: a
-// candidate that lacks an entry loses.
-func (h *handover) catchUp(r *replica, to string, term uint64) error {
-	patience := h.patience(r, drainTime, to)
-	limit, check := time.NewTimer(patience), time.NewTicker(takeoverEvery)
-	defer limit.Stop()
-	defer check.Stop()
-	committed := make(chan error, 1)
-	r.spawn(func() { committed <- r.barrier(patience) })
-	for committed != nil || r.reached(to, term).Index < r.lastIndex() {
-		select {
-		case err := <-committed:
-			if committed = nil; err != nil {
-				return fmt.Errorf("%w: %w", ErrNotHandedOver, err)
-			}
-		case <-check.C:
-		case <-limit.C:
-			return fmt.Errorf("%w: %s lacks entries", ErrNotHandedOver, to)
-		case <-r.ending:
-			return ErrNotLeading
-		}
-	}
-	return nil
-}
-
-// yield has a member take over from a replica that must not lead in a term. If it does not, the replica
-// steps down, and whoever can is elected. hangs says that its raft may hang: the other one has to win with
-// what it has.
-func (h *handover) yield(r *replica, to string, term uint64, hangs bool) {
-	give := h.move
-	if hangs {
-		give = h.tell
-	}
-	err := give(r, to, term)
-	if err == nil || errors.Is(err, errUnderWay) || r.isClosed() {
-		return
-	}
-	r.slog.Warn("no member has taken over from a leader that must not lead: it steps down", "to", to, "error", err)
-	r.mesh.Resign(r.id, term+1, to)
-}
-
-// tell tells a member to stand for election at once. It returns nil when this node no longer leads in the
-// term. It does not wait for an answer for longer than that member may take to win: its raft may hang, too.
-func (h *handover) tell(r *replica, to string, term uint64) error {
-	if !h.under.CompareAndSwap(false, true) {
-		return errUnderWay
-	}
-	defer h.under.Store(false)
-	answer, t := make(chan error, 1), r.transport
-	r.spawn(func() {
-		answer <- t.TimeoutNow(raft.ServerID(to), raft.ServerAddress(to), &raft.TimeoutNowRequest{RPCHeader: r.header()}, &raft.TimeoutNowResponse{})
-	})
-	limit, check := time.NewTimer(h.patience(r, resignTime, to)), time.NewTicker(takeoverEvery)
-	defer limit.Stop()
-	defer check.Stop()
-	for {
-		if now, leads := r.leadsIn(); !leads || now != term {
-			return nil
-		}
-		select {
-		case err := <-answer:
-			if answer = nil; err != nil {
-				return fmt.Errorf("%w: %w", ErrNotHandedOver, err)
-			}
-		case <-check.C:
-		case <-limit.C:
-			return fmt.Errorf("%w: %s did not win the election in time", ErrNotHandedOver, to)
-		case <-r.ending:
-			return nil
-		}
-	}
-}
 
 // When one link of several is down, a leader may have a majority and yet be out of reach of a member:
 // publishers and consumers at that node would wait for the link. So a member to which others report
@@ -205,11 +43,11 @@ func (v *election) outOfReach(reporter string, now time.Time) bool {
 // offer is what this node offers to the leader of a group, if it reaches all voters and may lead.
 func (e *elections) offer(g electable) (leader string, it item, ok bool) {
 	leader = g.Leader()
-	role, term := g.role()
-	if leader == "" || role != raft.Follower || g.barred() || g.isLearner() || e.draining(e.node) || !e.reachesAll(g) {
+	role, term := g.Role()
+	if leader == "" || role != raft.Follower || g.barred() || g.IsLearner() || e.draining(e.node) || !e.reachesAll(g) {
 		return "", item{}, false
 	}
-	return leader, item{kind: itemOffer, group: g.Spec().Group, term: term, position: g.logEnd()}, true
+	return leader, item{kind: itemOffer, group: g.Spec().Group, term: term, position: g.LogEnd()}, true
 }
 
 // reachesAll reports whether this node reaches all members that vote.
@@ -224,8 +62,8 @@ func (e *elections) reachesAll(g electable) bool {
 
 // mayCede reports whether the leader of a group should accept an offer.
 func (e *elections) mayCede(g electable, it item) bool {
-	role, _ := g.role()
-	return role == raft.Leader && !g.barred() && it.position.index+maxCedeLag >= g.logEnd().index && !e.reachesAll(g)
+	role, _ := g.Role()
+	return role == raft.Leader && !g.barred() && it.position.Index+maxCedeLag >= g.LogEnd().Index && !e.reachesAll(g)
 }
 
 // cede hands leaderships over. While some are under way, nothing else is begun: the offers come again.
@@ -238,10 +76,6 @@ func (e *elections) cede(list []cession) {
 		worker.Each(cedeAtOnce, list, func(_ int, c cession) { c.group.cedeTo(c.to) })
 	})
 }
-
-// ErrNotHandedOver is returned for a leadership that its holder still has, or
-// has lost to nobody in particular, after the time for its transfer.
-var ErrNotHandedOver = errors.New("the leadership was not handed over")
 
 // Transfer makes another member the leader and returns when this replica no
 // longer leads. First the entries that raft has taken are committed, maxPending
@@ -256,20 +90,20 @@ func (g *instance) Transfer(to string) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
 	term := l.term.Load()
-	if term == 0 || l.barred() || g.IsLocal() || g.isClosed() {
-		return ErrNotLeading
+	if term == 0 || l.barred() || g.IsLocal() || g.IsClosed() {
+		return replica.ErrNotLeading
 	}
-	if err := g.handover.refuses(&g.replica, to); err != nil {
+	if err := g.RefusesMove(to); err != nil {
 		return err
 	}
 	g.proposer.transfer(true)
 	defer g.proposer.transfer(false)
-	err := fmt.Errorf("%w: entries are not being committed", ErrNotHandedOver)
-	if g.proposer.drained(g.handover.patience(&g.replica, drainTime, to)) {
-		err = g.handover.move(&g.replica, to, term)
+	err := fmt.Errorf("%w: entries are not being committed", replica.ErrNotHandedOver)
+	if g.proposer.drained(g.MovePatience(to)) {
+		err = g.Move(to, term)
 	}
-	g.handover.ended(err)
-	if now, leads := g.leadsIn(); !leads || now != term {
+	g.MoveEnded(err)
+	if now, leads := g.LeadsIn(); !leads || now != term {
 		g.leave()
 		return err
 	}
@@ -290,7 +124,7 @@ func (g *instance) cedeTo(node string) {
 // commands it has refused wait for that.
 func (g *instance) announceAgain(term uint64) {
 	g.proposer.transfer(false)
-	defer g.spawn(g.review) // what was seen of raft meanwhile
+	defer g.host.tasks.Go(g.review) // what was seen of raft meanwhile
 	if g.barred() {
 		return
 	}
@@ -352,13 +186,13 @@ func outnumbered(voters []string, silent map[string]bool) (other string) {
 	return other
 }
 
-// stepDownAlone makes the replica step down if it has led without a majority for long: it commits nothing, and
+// stepDownAlone makes a replica step down if it has led without a majority for long: it commits nothing, and
 // should not believe for ever that it leads.
-func (r *replica) stepDownAlone(silent map[string]bool) {
-	if other := outnumbered(r.Voters(), silent); other != "" {
-		if role, term := r.role(); role == raft.Leader {
-			r.slog.Warn("a leader without a majority steps down", "term", term)
-			r.mesh.Resign(r.id, term+1, other)
+func (h *Host) stepDownAlone(g *instance, silent map[string]bool) {
+	if other := outnumbered(g.Voters(), silent); other != "" {
+		if role, term := g.Role(); role == raft.Leader {
+			g.slog.Warn("a leader without a majority steps down", "term", term)
+			h.config.Mesh.Resign(g.spec.Group, term+1, other)
 		}
 	}
 }

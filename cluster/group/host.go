@@ -1,7 +1,6 @@
 package group
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,21 +15,15 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
 // QueueConfig is a queue's effective settings.
 type QueueConfig = logpb.QueueConfig
-
-// Exit codes of a node that must not continue.
-const (
-	codeDamaged = 75 // what is on disk cannot be understood
-	codeTooOld  = 76 // an entry needs a newer version
-)
 
 // DefaultRetained is how many bytes a node keeps for lagging members unless configured otherwise:
 // some seconds at the highest rate, and little compared to a disk.
@@ -86,7 +79,7 @@ type Config struct {
 type Host struct {
 	config Config
 	groups registry
-	lines  logGate // of raft
+	lines  replica.LogGate // of raft
 
 	ticker    *ticker
 	elections *elections
@@ -98,8 +91,8 @@ type Host struct {
 	admission *admission
 	catchUp   catchUpBudget
 	applying  applierNode
-	catalog   atomic.Pointer[Catalog] // nil: this host has no catalog
-	observed  chan raft.Observation   // changes of state and leader, of all groups
+	catalog   atomic.Pointer[replica.Learner] // nil: this host has no catalog
+	observed  chan raft.Observation           // changes of state and leader, of all groups
 
 	localBytes atomic.Int64  // of the payloads of local queues
 	withdrawn  atomic.Bool   // no replica leads here, see Withdraw
@@ -122,7 +115,7 @@ func NewHost(c Config) *Host {
 		observed: make(chan raft.Observation, 4096), stop: make(chan struct{}),
 	}
 	c.Clock.WhenAhead(h.ticker.wakeAll)
-	h.lines.now = time.Now
+	h.lines.Now = time.Now
 	h.catchUp.free = catchUpBytes
 	h.applying = applierNode{newest: c.Newest, late: c.Late, fail: h.fail}
 	h.elections = newElections(&h.config, h.tasks.Go, func(id fsm.GroupID) electable {
@@ -256,7 +249,7 @@ func (h *Host) setWithdrawn(yes bool) {
 		}
 	}
 	if yes {
-		h.watch.count(StuckDisk, led)
+		h.watch.count(replica.StuckDisk, led)
 	}
 }
 
@@ -276,15 +269,15 @@ func (h *Host) PeerChanged(ev peer.Event) {
 // back has the members on a node that is back hear of this one, in every group that it leads.
 func (h *Host) back(node string) {
 	for _, g := range h.leaders() {
-		if g.has(node) {
-			g.back(node)
+		if g.Has(node) {
+			g.Back(node)
 		}
 	}
 }
 
 // leaders returns the groups in which raft has made this node the leader.
 func (h *Host) leaders() []*instance {
-	return h.groups.replicas(func(g *instance) bool { return !g.isClosed() && g.isLeader() })
+	return h.groups.replicas(func(g *instance) bool { return !g.IsClosed() && g.IsLeader() })
 }
 
 // checkLed checks the members of the groups that this node leads.
@@ -292,17 +285,26 @@ func (h *Host) checkLed() {
 	now := time.Now()
 	if silent := h.lag.silences.long(h.config.Mesh.Peers(), now); len(silent) > 0 {
 		for _, g := range h.leaders() {
-			g.stepDownAlone(silent)
+			h.stepDownAlone(g, silent)
 		}
 	}
 	h.lag.round(now)
 }
 
+// Learn brings the catalog's replica on this node up to date if it is a learner, and has it answer the catalog's
+// learners on other nodes.
+func (h *Host) Learn(k replica.Learner) {
+	h.catalog.Store(&k)
+	if k.Trusted().IsLearner() {
+		h.learners.begin(replica.CatalogGroup, k)
+	}
+}
+
 // learnerGroup returns a replica on this node, or the catalog's, or nil.
-func (h *Host) learnerGroup(id fsm.GroupID) learnerGroup {
-	if id == catalogGroup {
-		if k := h.catalog.Load(); k != nil && k.Started() {
-			return k
+func (h *Host) learnerGroup(id fsm.GroupID) replica.Learner {
+	if id == replica.CatalogGroup {
+		if k := h.catalog.Load(); k != nil {
+			return *k
 		}
 		return nil
 	}
@@ -478,7 +480,7 @@ func (r *registry) add(g *instance) {
 	if !r.closed {
 		r.replicated[g.spec.Group], r.awake[g.spec.Group] = g.shell, g
 	}
-	r.byRaft[g.raft.Load()] = g
+	r.byRaft[g.Raft()] = g
 }
 
 // addLocal adds a local queue, or returns the existing one; nil if the registry is closed.
@@ -506,7 +508,7 @@ func (r *registry) remove(id fsm.GroupID) *Group {
 func (r *registry) forget(g *instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.byRaft, g.raft.Load())
+	delete(r.byRaft, g.Raft())
 	if r.awake[g.spec.Group] == g {
 		delete(r.awake, g.spec.Group)
 	}
@@ -581,47 +583,4 @@ func (h *Host) aside(store *raftlog.Group) (left time.Duration, owner string, er
 		left--
 	}
 	return min(left, AsideTime), string(name), nil
-}
-
-// numbers gives this process's proposals their numbers, so that one that is proposed again is not
-// performed again.
-//
-//	from ≤ number of a proposal under way ≤ last < from + catalog.MaxProposals
-type numbers struct {
-	mu      sync.Mutex
-	changed sync.Cond // from has
-	last    uint64    // given
-	from    uint64    // least number under way, or last + 1
-	over    map[uint64]bool
-}
-
-func (n *numbers) init() {
-	n.changed.L = &n.mu
-	n.from, n.over = 1, map[uint64]bool{}
-}
-
-// begin gives a number to p. It waits while a proposal is under way that is so old that the machine
-// would not know both.
-func (n *numbers) begin(ctx context.Context, p *logpb.Proposal) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	err := awaitCond(ctx, &n.changed, "an old proposal", func() bool { return n.last+1-n.from < catalog.MaxProposals })
-	if err != nil {
-		return err
-	}
-	n.last++
-	p.Number, p.From = n.last, n.from
-	return nil
-}
-
-// end notes that nobody waits for the answer to a proposal any more.
-func (n *numbers) end(number uint64) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.over[number] = true
-	for n.over[n.from] {
-		delete(n.over, n.from)
-		n.from++
-	}
-	n.changed.Broadcast()
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -394,7 +395,7 @@ func TestReopen(t *testing.T) {
 	mustSubmit(t, g, enqueues(3, 1, "gone"))
 	n.outside.await(t, "answers", func() bool { return answered(n.outside.outcomes) == 3 })
 	n.shut(t)
-	if err := g.Submit(enqueues(4, -1, "late")); err != ErrNotLeading {
+	if err := g.Submit(enqueues(4, -1, "late")); err != replica.ErrNotLeading {
 		t.Errorf("a closed group takes commands: %v", err)
 	}
 	n = mustHost(t, dir)
@@ -445,12 +446,12 @@ func TestFuturesEnd(t *testing.T) {
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	g.in().applier.mu.Lock() // nothing is applied
 	futures := []raft.Future{
-		endingWith(g.in().raft.Load().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0), g.in().ending),
-		endingWith(g.in().raft.Load().Barrier(0), g.in().ending),
+		replica.EndingWith(g.in().Replica, g.in().Raft().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0)),
+		replica.EndingWith(g.in().Replica, g.in().Raft().Barrier(0)),
 	}
-	ending := make(chan struct{})
-	other := endingWith(g.in().raft.Load().Barrier(0), ending)
-	close(ending)
+	ended := replica.New(replica.Config{})
+	other := replica.EndingWith(ended, g.in().Raft().Barrier(0))
+	ended.End()
 	if err := other.Error(); err != raft.ErrRaftShutdown {
 		t.Errorf("a future answers %v", err)
 	}
@@ -458,45 +459,6 @@ func TestFuturesEnd(t *testing.T) {
 	n.shut(t)
 	for _, f := range futures {
 		_ = f.Error() // whatever it is
-	}
-}
-
-// taker is a transport that takes what fits.
-type taker struct {
-	transport
-	took []*raft.Log
-}
-
-func (k *taker) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, args *raft.AppendEntriesRequest, _ *raft.AppendEntriesResponse) error {
-	k.took = args.Entries
-	return nil
-}
-
-// Requests to a follower that lags fit into a message of the mesh; raft sees
-// how far they reach.
-func TestBoundedRequests(t *testing.T) {
-	entry := func(data, extensions int) *raft.Log {
-		return &raft.Log{Data: make([]byte, data), Extensions: make([]byte, extensions)}
-	}
-	const limit = maxRequestBytes
-	for _, tc := range []struct {
-		name    string
-		entries []*raft.Log
-		want    int
-	}{
-		{"none", nil, 0},
-		{"small ones", []*raft.Log{entry(1, 0), entry(1, 9), entry(1, 0)}, 3},
-		{"as many as fit", []*raft.Log{entry(9, limit/2-9), entry(0, limit/2), entry(1, 0)}, 2},
-		{"one that is larger", []*raft.Log{entry(9, limit), entry(1, 0)}, 1},
-		{"one that is larger behind others", []*raft.Log{entry(1, 0), entry(1, 0), entry(0, limit), entry(1, 0)}, 2},
-	} {
-		k, args := &taker{}, &raft.AppendEntriesRequest{Entries: tc.entries}
-		if err := (boundedTransport{k, &longGroup{}, &longGroup{}, &longGroup{}}).AppendEntries("n2", "n2", args, nil); err != nil {
-			t.Fatal(err)
-		}
-		if len(k.took) != tc.want || len(args.Entries) != tc.want {
-			t.Errorf("%s: %d are sent, raft sees %d, want %d", tc.name, len(k.took), len(args.Entries), tc.want)
-		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -89,14 +90,17 @@ type ledGroup interface {
 	Spec() Spec
 	// completed returns the group's own record, and how often a member had less than it acknowledged.
 	completed() (c *complete, lacked uint64)
-	leadsIn() (term uint64, ok bool)
-	lastStored() uint64
-	Configuration() []Member
-	reached(node string, term uint64) peer.Reached
-	nudge()
-	// remind tells a member what is committed.
-	remind(node string)
+	LeadsIn() (term uint64, ok bool)
+	LastStored() uint64
+	Configuration() []replica.Member
+	Reached(node string, term uint64) peer.Reached
+	Nudge()
+	// Remind tells a member what is committed.
+	Remind(node string)
 }
+
+// completed implements ledGroup.
+func (g *instance) completed() (c *complete, lacked uint64) { return &g.complete, g.Lacked() }
 
 func newLagWatch(c *Config) *lagWatch {
 	return &lagWatch{
@@ -111,7 +115,7 @@ func (l *lagWatch) note(g ledGroup) {
 	if c.noted.Load() {
 		return
 	}
-	if _, leads := g.leadsIn(); !leads || c.noted.Swap(true) {
+	if _, leads := g.LeadsIn(); !leads || c.noted.Swap(true) {
 		return
 	}
 	l.mu.Lock()
@@ -152,12 +156,12 @@ func (l *lagWatch) round(now time.Time) {
 // check sends something to those members of a group that have not got further for a while. It returns when to
 // look again if nothing changes; zero: this node does not lead the group.
 func (l *lagWatch) check(g ledGroup, now time.Time) (again time.Time) {
-	term, leads := g.leadsIn()
+	term, leads := g.LeadsIn()
 	if !leads {
 		return time.Time{}
 	}
 	done, lacked := g.completed() // before the members are asked: what one lacks from now on counts next time
-	last, nudge, all := g.lastStored(), false, true
+	last, nudge, all := g.LastStored(), false, true
 	if done.still(term, last, lacked, now) {
 		return done.until
 	}
@@ -166,7 +170,7 @@ func (l *lagWatch) check(g ledGroup, now time.Time) (again time.Time) {
 		if m.Node == l.node {
 			continue
 		}
-		r := g.reached(m.Node, term)
+		r := g.Reached(m.Node, term)
 		if r.Index >= last {
 			continue
 		}
@@ -199,16 +203,16 @@ func (l *lagWatch) check(g ledGroup, now time.Time) (again time.Time) {
 		return done.until
 	}
 	if nudge {
-		g.nudge()
+		g.Nudge()
 	}
 	return now
 }
 
 // tell tells the members what is committed.
-func (l *lagWatch) tell(g ledGroup, members []Member) {
+func (l *lagWatch) tell(g ledGroup, members []replica.Member) {
 	for _, m := range members {
 		if m.Node != l.node && l.alive(m.Node) {
-			g.remind(m.Node)
+			g.Remind(m.Node)
 		}
 	}
 }
@@ -237,7 +241,7 @@ const (
 	// all groups that it leads, the pauses behind included: with hundreds of
 	// them each one's share is no bound. A request counts as minCatchUpBytes at
 	// least.
-	catchUpBytes    = 2 * maxRequestBytes
+	catchUpBytes    = 2 * replica.MaxRequestBytes
 	minCatchUpBytes = 64 << 10
 	// neededEvery is how often one that waits for the budget checks whether its
 	// member is needed by now.
@@ -346,9 +350,9 @@ func (c *catchUp) sent(now time.Time, took time.Duration, entries int, last uint
 	return pause
 }
 
-// pause waits before a member that lags much is sent more, unless what waits to
+// Pause waits before a member that lags much is sent more, unless what waits to
 // be committed may need it. The last request had so many entries and took so long.
-func (t *throttle) pause(id raft.ServerID, took time.Duration, entries int) {
+func (t *throttle) Pause(id raft.ServerID, took time.Duration, entries int) {
 	pause := t.of(id).sent(time.Now(), took, entries, t.last())
 	if pause == 0 || t.needs(string(id)) {
 		return
@@ -361,9 +365,9 @@ func (t *throttle) pause(id raft.ServerID, took time.Duration, entries int) {
 	}
 }
 
-// reserve waits until the node may send so much to a member that lags, unless what
+// Reserve waits until the node may send so much to a member that lags, unless what
 // waits to be committed may need that one; done is called after the pause.
-func (t *throttle) reserve(id raft.ServerID, bytes int) (done func()) {
+func (t *throttle) Reserve(id raft.ServerID, bytes int) (done func()) {
 	if t.needs(string(id)) {
 		return func() {}
 	}

@@ -5,9 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -49,21 +48,21 @@ type slow struct {
 }
 
 func (s *slow) Spec() Spec                     { return Spec{Group: 3} }
-func (s *slow) leadsIn() (uint64, bool)        { s.checks++; return s.term, true }
-func (s *slow) lastStored() uint64             { return s.end }
+func (s *slow) LeadsIn() (uint64, bool)        { s.checks++; return s.term, true }
+func (s *slow) LastStored() uint64             { return s.end }
 func (s *slow) completed() (*complete, uint64) { return &s.done, s.lacked }
-func (s *slow) Configuration() []Member {
+func (s *slow) Configuration() []replica.Member {
 	s.requested++
-	return []Member{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}
+	return []replica.Member{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}
 }
-func (s *slow) nudge() { s.nudged++; s.end++ }
-func (s *slow) remind(n string) {
+func (s *slow) Nudge() { s.nudged++; s.end++ }
+func (s *slow) Remind(n string) {
 	if s.reminded == nil {
 		s.reminded = map[string]int{}
 	}
 	s.reminded[n]++
 }
-func (s *slow) reached(n string, _ uint64) peer.Reached {
+func (s *slow) Reached(n string, _ uint64) peer.Reached {
 	if n == "n3" && !s.both {
 		return peer.Reached{} // it is not alive
 	}
@@ -229,7 +228,7 @@ func TestLagWatchLeavesAlone(t *testing.T) {
 	}
 }
 
-// An entry more has a group looked at by its leader, and nobody else, and so does a member that lacks something.
+// An entry more has a group looked at by its leader, and nobody else.
 func TestLagWatchIsNotified(t *testing.T) {
 	c := mustTrio(t)
 	g := c.leadAt(1)
@@ -250,82 +249,14 @@ func TestLagWatchIsNotified(t *testing.T) {
 		c.hosts[0].tasks.Go(f) // it waits for a lock that is held here
 		await(t, "the group is noted by its leader", g.in().complete.noted.Load)
 	}
-	before := g.in().lastStored()
-	during(g.in().nudge)
+	before := g.in().LastStored()
+	during(g.in().Nudge)
 	await(t, "all have the entry", func() bool {
-		return !slices.ContainsFunc(all, func(r *Group) bool { return r.in().lastStored() <= before })
+		return !slices.ContainsFunc(all, func(r *Group) bool { return r.in().LastStored() <= before })
 	})
 	for _, r := range all {
 		if r != g && r.in().complete.noted.Load() {
-			t.Errorf("%s looks at the members of a group that it does not lead", r.in().node)
-		}
-	}
-	g.in().nudging.Store(true) // nothing is sent
-	during(func() { g.in().hasNoLeader("n2", 1) })
-}
-
-// longGroup is a group with a log so long; it counts how often raft is to be
-// triggered, and how often it pauses.
-type longGroup struct {
-	end            uint64
-	nudges, paused int
-	reserved       []int // bytes of each request that waits for the budget
-	given          int   // reservations that are over, each after its pause
-}
-
-func (g *longGroup) reserve(_ raft.ServerID, bytes int) func() {
-	g.reserved = append(g.reserved, bytes)
-	return func() {
-		if g.given++; g.paused != len(g.reserved) {
-			g.given = -1
-		}
-	}
-}
-
-func (g *longGroup) lastIndex() uint64 { return g.end }
-func (g *longGroup) nudgeSoon()        { g.nudges++ }
-
-func (g *longGroup) Complete(*raft.Log) error { return nil }
-
-func (g *longGroup) pause(raft.ServerID, time.Duration, int) {
-	g.paused++
-}
-
-// openPipe takes every request.
-type openPipe struct {
-	raft.AppendPipeline
-	taken int
-}
-
-func (p *openPipe) AppendEntries(*raft.AppendEntriesRequest, *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	p.taken++
-	return nil, nil
-}
-
-// A pipeline goes on by itself as long as entries are left, and gives way to
-// one request after the other when they are many.
-func TestPipelineGoesOn(t *testing.T) {
-	for _, tc := range []struct {
-		entries     int
-		left        uint64
-		nudge, take int
-	}{
-		{maxAppendEntries, 0, 0, 1},
-		{maxAppendEntries, 1, 1, 1},
-		{maxAppendEntries, lagsMuch, 1, 1},
-		{maxAppendEntries, lagsMuch + 1, 1, 0},
-		{maxAppendEntries - 1, 0, 0, 1},
-		{maxAppendEntries - 1, 5, 0, 1},
-		{0, 0, 0, 1},
-	} {
-		g, pipe := &longGroup{end: 1000 + tc.left}, &openPipe{}
-		args := &raft.AppendEntriesRequest{Entries: make([]*raft.Log, tc.entries)}
-		if tc.entries > 0 {
-			args.Entries[tc.entries-1] = &raft.Log{Index: 1000}
-		}
-		_, err := boundedPipeline{pipe, g, g}.AppendEntries(args, &raft.AppendEntriesResponse{})
-		if (err == nil) != (tc.take == 1) || g.nudges != tc.nudge || pipe.taken != tc.take {
-			t.Errorf("%d entries, %d left: %v, triggered %d times, %d requests sent", tc.entries, tc.left, err, g.nudges, pipe.taken)
+			t.Errorf("%s looks at the members of a group that it does not lead", r.in().Node())
 		}
 	}
 }
@@ -363,23 +294,6 @@ func TestCatchUpPauses(t *testing.T) {
 	p.sent(start, ms/8, 1, 1)
 	if got := p.sent(start.Add(ms), ms/8, 1, 1); got != 2250*time.Microsecond {
 		t.Errorf("what was owed comes to %v", got)
-	}
-}
-
-// Pauses are made between requests to a member that lags much, not at the end.
-func TestWhoIsHeldBack(t *testing.T) {
-	for _, tc := range []struct {
-		entries int
-		left    uint64
-		paused  int
-	}{{32, lagsMuch + 1, 1}, {32, lagsMuch, 0}, {1, lagsMuch + 1, 1}, {0, lagsMuch + 1, 0}} {
-		g, args := &longGroup{end: 1000 + tc.left}, &raft.AppendEntriesRequest{}
-		for i := range tc.entries {
-			args.Entries = append(args.Entries, &raft.Log{Index: uint64(1001 - tc.entries + i)})
-		}
-		if err := (boundedTransport{&taker{}, g, g, g}).AppendEntries("n2", "n2", args, nil); err != nil || g.paused != tc.paused || len(g.reserved) != tc.paused || g.given != tc.paused {
-			t.Errorf("%d entries, %d left: paused %d times, reserved %v, %d given back after that (%v)", tc.entries, tc.left, g.paused, g.reserved, g.given, err)
-		}
 	}
 }
 
@@ -431,14 +345,14 @@ func TestCatchUpBudgetOfANode(t *testing.T) {
 			t.Errorf("%d bytes are free, %d wait; want %d, %d", a.free, len(a.waiting), bytes, waiting)
 		}
 	}
-	for sent, counts := range map[int]int{1: minCatchUpBytes, maxRequestBytes: maxRequestBytes, 100 * maxRequestBytes: catchUpBytes} {
-		done := g.in().throttle.reserve("n2", sent)
+	for sent, counts := range map[int]int{1: minCatchUpBytes, replica.MaxRequestBytes: replica.MaxRequestBytes, 100 * replica.MaxRequestBytes: catchUpBytes} {
+		done := g.in().throttle.Reserve("n2", sent)
 		left(catchUpBytes-counts, 0)
 		done()
 	}
 	share := func() <-chan func() {
 		taken := make(chan func(), 1)
-		h.done.Go(func() { taken <- g.in().throttle.reserve("n2", 1) })
+		h.done.Go(func() { taken <- g.in().throttle.Reserve("n2", 1) })
 		await(t, "it waits", func() bool {
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -458,46 +372,10 @@ func TestCatchUpBudgetOfANode(t *testing.T) {
 	c.mustStop(2)
 	(<-taken)()
 	left(0, 0)
-	done = g.in().throttle.reserve("n2", 1) // has nothing to wait for
+	done = g.in().throttle.Reserve("n2", 1) // has nothing to wait for
 	left(0, 0)
 	done()
 	left(0, 0)
 	a.release(all)
 	left(catchUpBytes, 0)
-}
-
-// A member that asks who leads says where its log ends: that is what its leader
-// takes it to have from then on, and it is sent something. One to which something
-// is on its way waits for that.
-func TestMemberWithoutLeaderLags(t *testing.T) {
-	c := mustTrio(t)
-	g := c.leadAt(1)
-	term, last := g.Term(), uint64(0)
-	await(t, "all have everything", func() bool {
-		last = g.in().lastIndex()
-		for _, n := range []string{"n2", "n3"} {
-			if r := g.in().reached(n, term); r.Busy || r.Index < last {
-				return false
-			}
-		}
-		return last == g.in().lastIndex()
-	})
-	g.in().nudging.Store(true) // nothing is sent
-	g.in().hasNoLeader("n2", last-1)
-	if r := g.in().reached("n2", term); r.Index != last-1 {
-		t.Errorf("it is taken to have entry %d, its log ends at %d", r.Index, last-1)
-	}
-	g.in().nudging.Store(false)
-	g.in().hasNoLeader("n2", last-1)
-	await(t, "it is sent something", func() bool { return g.in().lastIndex() > last && g.in().reached("n2", term).Index > last })
-
-	c.hosts[1].mesh.DropGroup(1)
-	c.hosts[1].mesh.Transport(1) // of which nothing is taken
-	g.in().nudge()
-	await(t, "something is on its way", func() bool { return g.in().reached("n2", term).Busy })
-	was := g.in().reached("n2", term).Index
-	g.in().hasNoLeader("n2", 1)
-	if r := g.in().reached("n2", term); r.Index != was {
-		t.Errorf("it is taken to have entry %d, not %d, although something is on its way", r.Index, was)
-	}
 }

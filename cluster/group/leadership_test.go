@@ -29,11 +29,11 @@ func TestLeadershipBeginsAfterRefusedBarrier(t *testing.T) {
 	term := g.Term()
 	// Raft hands over to a member that has everything, and refuses everything
 	// until it finds that this one does not get there.
-	transfer := g.in().raft.Load().LeadershipTransferToServer(raft.ServerID(lost.config.Node), raft.ServerAddress(lost.config.Node))
+	transfer := g.in().Raft().LeadershipTransferToServer(raft.ServerID(lost.config.Node), raft.ServerAddress(lost.config.Node))
 	g.in().leadership.changing.Lock()
 	g.in().leave()
 	g.in().leadership.changing.Unlock()
-	if err := g.in().barrier(0); err == nil {
+	if err := g.Barrier(0); err == nil {
 		t.Fatal("raft gives a barrier while it hands over")
 	}
 	g.in().review()
@@ -68,7 +68,7 @@ func TestLeadershipOfOneTerm(t *testing.T) {
 			t.Errorf("in term %d a leadership begins in term %d", g.Term(), term)
 		}
 	}
-	last := g.in().lastIndex()
+	last := g.in().LastIndex()
 	see := func(m *queue.Machine) (had *queue.Machine) {
 		g.in().applier.mu.Lock()
 		defer g.in().applier.mu.Unlock()
@@ -84,8 +84,8 @@ func TestLeadershipOfOneTerm(t *testing.T) {
 	case <-time.After(20 * time.Millisecond):
 	}
 	see(whole)
-	if term := <-caughtUp; term != g.Term() || g.in().lastIndex() != last {
-		t.Errorf("it takes over in term %d of %d, the log has grown by %d", term, g.Term(), g.in().lastIndex()-last)
+	if term := <-caughtUp; term != g.Term() || g.in().LastIndex() != last {
+		t.Errorf("it takes over in term %d of %d, the log has grown by %d", term, g.Term(), g.in().LastIndex()-last)
 	}
 	g.in().applier.mu.Lock() // the machine is at work
 	if (replicated{g.in()}).caughtUp(g.Term()) {
@@ -137,7 +137,7 @@ func TestResignsOfItsOwnTerm(t *testing.T) {
 	g := c.mustOpen(1)[0]
 	transferee := c.other(g)
 	term := g.Term()
-	await(t, "the other one has what the leader has", func() bool { return transferee.Group(1).in().raft.Load().LastIndex() >= g.in().raft.Load().LastIndex() })
+	await(t, "the other one has what the leader has", func() bool { return transferee.Group(1).in().Raft().LastIndex() >= g.in().Raft().LastIndex() })
 	transferee.mesh.Campaign(1)
 	latest := term
 	await(t, "the other one leads", func() bool {
@@ -164,11 +164,11 @@ func TestTakeOverAppliesEverything(t *testing.T) {
 	g := mustTrio(t).mustOpen(1)[0]
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "a message", func() bool { return ready(g) == 1 })
-	before := g.in().lastIndex()
+	before := g.in().LastIndex()
 	if term := (replicated{g.in()}).catchUp(); term == 0 || term != g.Term() {
 		t.Fatalf("it takes over in term %d of %d", term, g.Term())
 	}
-	if last := g.in().lastIndex(); last != before || g.AppliedIndex() < last {
+	if last := g.in().LastIndex(); last != before || g.AppliedIndex() < last {
 		t.Errorf("the log ended at entry %d and ends at %d; %d are applied", before, last, g.AppliedIndex())
 	}
 }
@@ -199,9 +199,9 @@ func TestEntriesOfFailover(t *testing.T) {
 			g := nodes.mustOpen(1)[0]
 			mustSubmit(t, g, enqueues(1, c.ttl, "m"))
 			await(t, "the message", func() bool { return ready(g) == 1 })
-			last, dead := g.in().lastIndex(), nodes.host(g)
+			last, dead := g.in().LastIndex(), nodes.host(g)
 			for _, r := range nodes.replicas(1) {
-				await(t, "the entry everywhere", func() bool { return r.in().lastIndex() == last })
+				await(t, "the entry everywhere", func() bool { return r.in().LastIndex() == last })
 			}
 			changed.Store(c.settings)
 			dead.shut(t)
@@ -218,7 +218,7 @@ func TestEntriesOfFailover(t *testing.T) {
 			var leads *Group
 			await(t, "another leader, and the messages there", func() bool {
 				for _, h := range nodes.hosts {
-					if r := h.Group(1); h != dead && r.Leading() != 0 && ready(r) == want && r.in().lastIndex() >= last+c.entries {
+					if r := h.Group(1); h != dead && r.Leading() != 0 && ready(r) == want && r.in().LastIndex() >= last+c.entries {
 						leads = r
 					}
 				}
@@ -234,7 +234,7 @@ func TestEntriesOfFailover(t *testing.T) {
 					t.Errorf("a follower hears of the commit after %v", took)
 				}
 			}
-			if n := leads.in().lastIndex() - last; n != c.entries {
+			if n := leads.in().LastIndex() - last; n != c.entries {
 				t.Errorf("the log has grown by %d entries, want %d", n, c.entries)
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
@@ -27,8 +28,8 @@ const (
 type learners struct {
 	node   string
 	links  links
-	kind   peer.Kind                      // of its messages
-	find   func(fsm.GroupID) learnerGroup // nil: there is none
+	kind   peer.Kind                         // of its messages
+	find   func(fsm.GroupID) replica.Learner // nil: there is none
 	spawn  func(f func())
 	slog   *slog.Logger
 	worker *worker.Worker
@@ -37,22 +38,10 @@ type learners struct {
 	list map[fsm.GroupID]*learner
 }
 
-// learnerGroup is what learners need of a replica, learner or not.
-type learnerGroup interface {
-	trusted() *trust
-	founders() []string // the members as the catalog has them: a learner may not know raft's
-	role() (role raft.RaftState, term uint64)
-	lastIndex() uint64
-	logEnd() logPosition
-	barrier(timeout time.Duration) error // appends an entry, if this replica leads
-	votes()                              // it is a learner no longer
-	isClosed() bool
-}
-
 // learner is one learner on this node.
 type learner struct {
-	group   learnerGroup
-	goal    logPosition // where a leader's log ended after the learner had opened; zero: none has said so
+	group   replica.Learner
+	goal    replica.Position // where a leader's log ended after the learner had opened; zero: none has said so
 	queried time.Time
 	pause   time.Duration   // until the next question
 	others  map[string]bool // members that cannot prove anything either, by the last answers
@@ -64,7 +53,7 @@ const (
 	learnerAsWell = 3 // I am a learner, too
 )
 
-func newLearners(c *Config, spawn func(f func()), find func(fsm.GroupID) learnerGroup) *learners {
+func newLearners(c *Config, spawn func(f func()), find func(fsm.GroupID) replica.Learner) *learners {
 	return &learners{
 		node: c.Node, links: c.Mesh, kind: c.KindLearner, slog: c.Logger, spawn: spawn,
 		find: find, worker: worker.New(worker.Options{}), list: map[fsm.GroupID]*learner{},
@@ -75,7 +64,7 @@ func newLearners(c *Config, spawn func(f func()), find func(fsm.GroupID) learner
 func (s *learners) listen() { s.links.Handle(s.kind, s.receive) }
 
 // begin notes that a replica has opened as a learner.
-func (s *learners) begin(id fsm.GroupID, g learnerGroup) {
+func (s *learners) begin(id fsm.GroupID, g replica.Learner) {
 	s.mu.Lock()
 	s.list[id] = &learner{group: g}
 	s.mu.Unlock()
@@ -112,7 +101,7 @@ func (s *learners) check(now time.Time) bool {
 	reached := reached(s.links, s.node)
 	for id, l := range s.list {
 		switch {
-		case l.group.isClosed():
+		case l.group.IsClosed():
 			delete(s.list, id)
 		case l.reached():
 			delete(s.list, id)
@@ -127,11 +116,11 @@ func (s *learners) check(now time.Time) bool {
 		s.send(node, items)
 	}
 	for _, l := range learnt {
-		if err := l.group.trusted().prove(); err != nil {
+		if err := l.group.Trusted().Prove(); err != nil {
 			s.slog.Error("a learner cannot become a voter", "error", err)
 			continue
 		}
-		l.group.votes()
+		l.group.Votes()
 	}
 	return some
 }
@@ -139,12 +128,12 @@ func (s *learners) check(now time.Time) bool {
 // ask asks those members that this node reaches. What they have said by now
 // shows whether any leader can come. The caller holds mu.
 func (s *learners) ask(id fsm.GroupID, l *learner, now time.Time, reached map[string]bool, to map[string][]byte) {
-	if !l.queried.IsZero() || len(l.group.founders()) == 1 {
+	if !l.queried.IsZero() || len(l.group.Founders()) == 1 {
 		s.evaluate(id, l)
 	}
 	l.queried, l.pause, l.others = now, min(max(askFirst, 2*l.pause), askLongest), map[string]bool{}
-	_, term := l.group.role()
-	for _, node := range l.group.founders() {
+	_, term := l.group.Role()
+	for _, node := range l.group.Founders() {
 		if node != s.node && reached[node] {
 			to[node] = appendItem(to[node], item{kind: learnerAsk, group: id, term: term})
 		}
@@ -153,9 +142,9 @@ func (s *learners) ask(id fsm.GroupID, l *learner, now time.Time, reached map[st
 
 // evaluate says so when the members that can prove something have no majority.
 func (s *learners) evaluate(id fsm.GroupID, l *learner) {
-	all, unproven := len(l.group.founders()), 1+len(l.others)
+	all, unproven := len(l.group.Founders()), 1+len(l.others)
 	stuck := 2*(all-unproven) <= all
-	if !l.group.trusted().setStuck(stuck) || !stuck {
+	if !l.group.Trusted().SetStuck(stuck) || !stuck {
 		return
 	}
 	s.slog.Error("group is stopped: most of its replicas cannot prove what they have acknowledged, see operations.md, recover",
@@ -165,13 +154,13 @@ func (s *learners) evaluate(id fsm.GroupID, l *learner) {
 // reached reports whether the learner holds everything that it can have
 // acknowledged before: see DESIGN.md.
 func (l *learner) reached() bool {
-	return l.goal != logPosition{} && l.group.lastIndex() > 0 && !l.group.logEnd().less(l.goal)
+	return l.goal != replica.Position{} && l.group.LastIndex() > 0 && !l.group.LogEnd().Less(l.goal)
 }
 
 // receive takes questions and answers.
 func (s *learners) receive(from string, items []byte, _ []byte) {
 	var answer []byte
-	var led []learnerGroup
+	var led []replica.Learner
 	for ; len(items) >= itemSize; items = items[itemSize:] {
 		it := parseItem(items)
 		m := s.find(it.group)
@@ -182,12 +171,12 @@ func (s *learners) receive(from string, items []byte, _ []byte) {
 			s.note(from, it)
 			continue
 		}
-		role, term := m.role()
+		role, term := m.Role()
 		switch {
-		case m.trusted().isLearner():
+		case m.Trusted().IsLearner():
 			answer = appendItem(answer, item{kind: learnerAsWell, group: it.group, term: term})
 		case role == raft.Leader && term >= it.term:
-			answer = appendItem(answer, item{kind: learnerGoal, group: it.group, term: term, position: m.logEnd()})
+			answer = appendItem(answer, item{kind: learnerGoal, group: it.group, term: term, position: m.LogEnd()})
 			led = append(led, m)
 		}
 	}
@@ -197,7 +186,7 @@ func (s *learners) receive(from string, items []byte, _ []byte) {
 	if len(led) > 0 {
 		s.spawn(func() {
 			for _, m := range led {
-				_ = m.barrier(changeWait) // one that no longer leads need not
+				_ = m.Barrier(replica.ChangeWait) // one that no longer leads need not
 			}
 		})
 	}
@@ -213,13 +202,13 @@ func (s *learners) note(from string, it item) {
 	if l == nil {
 		return
 	}
-	_, term := l.group.role()
+	_, term := l.group.Role()
 	switch {
 	case it.kind == learnerAsWell:
 		l.others[from] = true
-	case it.kind == learnerGoal && it.term >= term && it.position.term == it.term && l.goal == (logPosition{}):
+	case it.kind == learnerGoal && it.term >= term && it.position.Term == it.term && l.goal == (replica.Position{}):
 		l.goal = it.position
-		l.group.trusted().setStuck(false)
+		l.group.Trusted().SetStuck(false)
 		s.worker.Wake()
 	}
 }

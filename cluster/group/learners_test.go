@@ -10,10 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/quorate/quorate/cluster/peer"
-	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
@@ -60,12 +58,12 @@ func (e *evidence) Prove() error {
 // store has a doubt, and their log.
 func mustLearn(m *pupil, e *evidence, alive ...string) (*learners, *wires, *bytes.Buffer) {
 	log, w := &bytes.Buffer{}, &wires{alive: alive}
-	m.trust.open(e, 1)
+	m.trust.Open(e, 1)
 	s := &learners{
 		node: "n1", links: w, spawn: func(f func()) { f() }, slog: slog.New(slog.NewTextHandler(log, nil)),
-		find: func(fsm.GroupID) learnerGroup { return m }, worker: worker.New(worker.Options{}), list: map[fsm.GroupID]*learner{},
+		find: func(fsm.GroupID) replica.Learner { return m }, worker: worker.New(worker.Options{}), list: map[fsm.GroupID]*learner{},
 	}
-	if m.trust.isLearner() {
+	if m.trust.IsLearner() {
 		s.begin(7, m)
 	}
 	return s, w, log
@@ -81,12 +79,12 @@ func TestLearnerAnswers(t *testing.T) {
 		kind     byte // 0: no answer
 		barriers int
 	}{
-		{"leader", &pupil{leads: true, term: 5, log: logPosition{5, 9}}, "", learnerGoal, 1},
-		{"leader of a later term", &pupil{leads: true, term: 6, log: logPosition{6, 9}}, "", learnerGoal, 1},
-		{"leader of an earlier term", &pupil{leads: true, term: 4, log: logPosition{4, 9}}, "", 0, 0},
-		{"follower", &pupil{term: 5, log: logPosition{5, 9}}, "", 0, 0},
-		{"learner", &pupil{term: 5, log: logPosition{5, 9}}, "lost", learnerAsWell, 0},
-		{"learner that leads in raft's eyes", &pupil{leads: true, term: 5, log: logPosition{5, 9}}, "lost", learnerAsWell, 0},
+		{"leader", &pupil{leads: true, term: 5, log: position(5, 9)}, "", learnerGoal, 1},
+		{"leader of a later term", &pupil{leads: true, term: 6, log: position(6, 9)}, "", learnerGoal, 1},
+		{"leader of an earlier term", &pupil{leads: true, term: 4, log: position(4, 9)}, "", 0, 0},
+		{"follower", &pupil{term: 5, log: position(5, 9)}, "", 0, 0},
+		{"learner", &pupil{term: 5, log: position(5, 9)}, "lost", learnerAsWell, 0},
+		{"learner that leads in raft's eyes", &pupil{leads: true, term: 5, log: position(5, 9)}, "lost", learnerAsWell, 0},
 	} {
 		m := tc.member
 		s, w, _ := mustLearn(m, &evidence{doubt: tc.doubt})
@@ -155,14 +153,14 @@ func TestLearnersWithoutMajority(t *testing.T) {
 			now = now.Add(askLongest)
 		}
 		name := fmt.Sprintf("%d of %d", 1+tc.others, tc.members)
-		if d := m.trust.doubt.Load(); d.Stuck != tc.stuck {
+		if d := m.trust.Doubt(); d.Stuck != tc.stuck {
 			t.Errorf("%s are learners: it stands still: %v", name, d.Stuck)
 		}
 		if said := strings.Count(log.String(), "group is stopped"); said != map[bool]int{true: 1}[tc.stuck] {
 			t.Errorf("%s are learners: that is said %d times", name, said)
 		}
-		s.receive("n2", appendItem(nil, item{kind: learnerGoal, group: 7, term: 5, position: logPosition{5, 9}}), nil)
-		if m.trust.doubt.Load().Stuck {
+		s.receive("n2", appendItem(nil, item{kind: learnerGoal, group: 7, term: 5, position: position(5, 9)}), nil)
+		if m.trust.Doubt().Stuck {
 			t.Errorf("%s are learners: it stands still although there is a leader", name)
 		}
 	}
@@ -172,78 +170,18 @@ func TestLearnersWithoutMajority(t *testing.T) {
 // not before.
 func TestLearnerCloses(t *testing.T) {
 	for _, err := range []error{nil, errors.New("the group is dropped")} {
-		m, e := &pupil{term: 5, log: logPosition{4, 20}}, &evidence{doubt: "lost", err: err}
+		m, e := &pupil{term: 5, log: position(4, 20)}, &evidence{doubt: "lost", err: err}
 		s, _, _ := mustLearn(m, e, "n2", "n3")
 		now := time.Unix(1000, 0)
 		s.check(now)
-		s.receive("n2", appendItem(nil, item{kind: learnerGoal, group: 7, term: 5, position: logPosition{5, 9}}), nil)
+		s.receive("n2", appendItem(nil, item{kind: learnerGoal, group: 7, term: 5, position: position(5, 9)}), nil)
 		if s.check(now); e.proofs != 0 || m.voted != 0 || len(s.list) != 1 {
 			t.Errorf("it is proven before it has anything: %d times", e.proofs)
 		}
-		m.log = logPosition{5, 9}
+		m.log = position(5, 9)
 		s.check(now)
-		if proven := err == nil; e.proofs != 1 || m.trust.isLearner() == proven || (m.voted == 1) != proven || len(s.list) != 0 {
-			t.Errorf("%v: it votes: %v, and is told so %d times", err, !m.trust.isLearner(), m.voted)
-		}
-	}
-}
-
-// box counts requests for votes.
-type box struct {
-	transport
-	raft.StableStore
-	questions int
-	stored    []string
-}
-
-func (b *box) RequestVote(raft.ServerID, raft.ServerAddress, *raft.RequestVoteRequest, *raft.RequestVoteResponse) error {
-	b.questions++
-	return nil
-}
-
-func (b *box) RequestPreVote(raft.ServerID, raft.ServerAddress, *raft.RequestPreVoteRequest, *raft.RequestPreVoteResponse) error {
-	b.questions++
-	return nil
-}
-
-func (b *box) Set(key, _ []byte) error {
-	b.stored = append(b.stored, string(key))
-	return nil
-}
-
-func (b *box) SetUint64(key []byte, _ uint64) error {
-	b.stored = append(b.stored, string(key))
-	return nil
-}
-
-// A learner asks nobody for a vote, and stores none: neither its term nor its
-// candidate. It stores terms. A voter does all of that.
-func TestLearnerHasNoVote(t *testing.T) {
-	for _, doubt := range []string{"lost", ""} {
-		tr, b := &trust{}, &box{}
-		tr.open(&evidence{doubt: doubt}, 1)
-		asks, stores := abstaining{b, tr.refuses}, voteStore{b, tr, nil}
-		for what, err := range map[string]error{
-			"asks for a vote":               asks.RequestVote("n2", "n2", nil, nil),
-			"asks whether it would get one": asks.RequestPreVote("n2", "n2", nil, nil),
-			"stores a vote's term":          stores.SetUint64([]byte(raftlog.VoteTermKey), 5),
-			"stores a candidate":            stores.Set([]byte(raftlog.VotedForKey), []byte("n2")),
-		} {
-			if (err == nil) != (doubt == "") || err != nil && !errors.Is(err, ErrLearner) {
-				t.Errorf("in doubt %q, it %s: %v", doubt, what, err)
-			}
-		}
-		if err := stores.SetUint64([]byte(raftlog.TermKey), 5); err != nil {
-			t.Error(err)
-		}
-		questions, stored := 0, []string{raftlog.TermKey}
-		if doubt == "" {
-			questions, stored = 2, []string{raftlog.VoteTermKey, raftlog.VotedForKey, raftlog.TermKey}
-		}
-		slices.Sort(b.stored)
-		slices.Sort(stored)
-		if b.questions != questions || !slices.Equal(b.stored, stored) {
-			t.Errorf("in doubt %q: %d requests, stored %q", doubt, b.questions, b.stored)
+		if proven := err == nil; e.proofs != 1 || m.trust.IsLearner() == proven || (m.voted == 1) != proven || len(s.list) != 0 {
+			t.Errorf("%v: it votes: %v, and is told so %d times", err, !m.trust.IsLearner(), m.voted)
 		}
 	}
 }

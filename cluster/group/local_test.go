@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -54,7 +55,7 @@ func TestLocalPayloads(t *testing.T) {
 		t.Error("the queue is still there")
 	}
 	awaitBytes(t, n, 0)
-	if err := g.Submit(enqueues(5, -1, "late")); err != ErrNotLeading {
+	if err := g.Submit(enqueues(5, -1, "late")); err != replica.ErrNotLeading {
 		t.Errorf("a queue that has ended answers %v", err)
 	}
 	if ids, err := n.store.GroupIDs(); err != nil || len(ids) != 0 {

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/durations"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -43,7 +44,7 @@ func TestMeters(t *testing.T) {
 
 // answering is a transport whose members take requests or refuse them.
 type answering struct {
-	transport
+	replica.Transport
 	takes bool
 	err   error
 }

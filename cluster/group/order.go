@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -31,7 +32,7 @@ type order interface {
 	// position about the same and the term, whatever locks of the group are held.
 	applied() uint64
 	position() (term, index uint64)
-	progress() Progress
+	progress() replica.Progress
 	// snapshot is the index of the newest snapshot; -1: there is none.
 	snapshot() int64
 
@@ -55,12 +56,12 @@ type order interface {
 type replicated struct{ g *instance }
 
 func (r replicated) commit(l *raft.Log) raft.ApplyFuture {
-	return endingWith(r.g.raft.Load().ApplyLog(*l, 0), r.g.ending)
+	return replica.EndingWith(r.g.Replica, r.g.Raft().ApplyLog(*l, 0))
 }
 
 // barrier makes followers learn what is committed: it commits an entry without
 // content.
-func (r replicated) barrier(timeout time.Duration) error { return r.g.replica.barrier(timeout) }
+func (r replicated) barrier(timeout time.Duration) error { return r.g.Replica.Barrier(timeout) }
 
 func (r replicated) payload(ref fsm.Ref) ([]byte, error) { return r.g.store.Payload(ref) }
 
@@ -78,39 +79,39 @@ func (r replicated) opened() bool {
 	}
 }
 
-func (r replicated) term() uint64 { return r.g.raft.Load().CurrentTerm() }
+func (r replicated) term() uint64 { return r.g.Raft().CurrentTerm() }
 
 // leader implements order. A follower that has slept remembers its leader until raft knows of another one.
 func (r replicated) leader() string {
-	leader, was := r.g.replica.leader(), r.g.resumes
+	leader, was := r.g.Replica.Leader(), r.g.resumes
 	if leader == "" && was != nil && !was.leads && r.term() == was.at.raft {
 		return was.leader
 	}
 	return leader
 }
 
-func (r replicated) applied() uint64 { return r.g.raft.Load().AppliedIndex() }
+func (r replicated) applied() uint64 { return r.g.Raft().AppliedIndex() }
 
 func (r replicated) position() (term, index uint64) { return r.term(), r.applied() }
 
-func (r replicated) progress() Progress { return r.g.replica.progress() }
+func (r replicated) progress() replica.Progress { return r.g.Replica.Progress() }
 
 func (r replicated) snapshot() int64 {
-	list, err := r.g.log.Snapshots().List()
+	list, err := r.g.store.Snapshots().List()
 	if err != nil || len(list) == 0 {
 		return -1
 	}
 	return int64(list[0].Index)
 }
 
-func (r replicated) leads() bool { return r.g.isLeader() }
+func (r replicated) leads() bool { return r.g.IsLeader() }
 
 func (r replicated) takeOver() uint64 {
 	r.g.host.watch.add(r.g)
-	if term, leads := r.g.leadsIn(); leads && term == r.g.resumed.Load() {
+	if term, leads := r.g.LeadsIn(); leads && term == r.g.resumed.Load() {
 		return term // R1
 	}
-	awaitClocks(r.g.host.config.Clock, r.g.ending)
+	awaitClocks(r.g.host.config.Clock, r.g.Ending())
 	return r.catchUp()
 }
 
@@ -130,10 +131,10 @@ func (r replicated) catchUp() (term uint64) {
 	for {
 		select {
 		case <-check.C:
-		case <-r.g.ending:
+		case <-r.g.Ending():
 			return 0
 		}
-		term, leads := r.g.leadsIn()
+		term, leads := r.g.LeadsIn()
 		if !leads || r.g.barred() {
 			return 0
 		}
@@ -147,8 +148,8 @@ func (r replicated) catchUp() (term uint64) {
 // caughtUp reports whether an entry of a term is committed, and so all of earlier terms, and the machine
 // has what is in them. Raft begins each term with an entry of its own, without content.
 func (r replicated) caughtUp(term uint64) bool {
-	committed := r.g.raft.Load().CommitIndex()
-	return r.g.positionOf(committed).term == term && r.g.applier.hasUpTo(committed)
+	committed := r.g.Raft().CommitIndex()
+	return r.g.PositionOf(committed).Term == term && r.g.applier.hasUpTo(committed)
 }
 
 func (r replicated) led() { r.g.host.elections.end(r.g.spec.Group) }
@@ -156,23 +157,22 @@ func (r replicated) led() { r.g.host.elections.end(r.g.spec.Group) }
 // tellCommitted implements order. Raft itself would tell them with the next entry, or after CommitTimeout.
 func (r replicated) tellCommitted(term uint64) {
 	g := r.g
-	committed := g.raft.Load().CommitIndex()
-	if g.proposer.busy() || g.lastIndex() > committed {
+	committed := g.Raft().CommitIndex()
+	if g.proposer.busy() || g.LastIndex() > committed {
 		return
 	}
-	notices := commitNotices{replica: &g.replica, followers: map[string]*commitNotice{}}
-	notices.send(commitNotice{index: committed, term: g.positionOf(committed).term, leads: term})
+	replica.NewNotices(g.Replica).Send(replica.Notice{Index: committed, Term: g.PositionOf(committed).Term, Leads: term})
 }
 
 func (r replicated) leaderless() { r.g.host.elections.begin(r.g) }
 
 func (r replicated) end() {
 	g := r.g
-	if !g.replica.end() {
+	if !g.Replica.End() {
 		return
 	}
-	f := g.raft.Load().Shutdown()
-	g.mesh.DropGroup(g.spec.Group) // requests under way to nodes that are gone end now
+	f := g.Raft().Shutdown()
+	g.host.config.Mesh.DropGroup(g.spec.Group) // requests under way to nodes that are gone end now
 	g.leadership.end()
 	g.timer.stop()
 	if err := f.Error(); err != nil {
@@ -263,7 +263,7 @@ func (g *instance) IsLocal() bool {
 
 // local is the order of a local queue: there is nobody to agree with.
 type local struct {
-	replica  *replica
+	replica  *replica.Replica
 	bytes    *atomic.Int64 // of the payloads of all local queues of the node
 	applier  *applier
 	proposer *proposer
@@ -295,7 +295,7 @@ func (o *local) opened() bool { return true }
 
 func (o *local) term() uint64 { return LocalTerm }
 
-func (o *local) leader() string { return o.replica.node }
+func (o *local) leader() string { return o.replica.Node() }
 
 func (o *local) applied() (index uint64) {
 	o.applier.view(func(m *queue.Machine) { index = m.Index() })
@@ -304,9 +304,9 @@ func (o *local) applied() (index uint64) {
 
 func (o *local) position() (term, index uint64) { return LocalTerm, o.log.last() }
 
-func (o *local) progress() Progress {
+func (o *local) progress() replica.Progress {
 	at := o.applied()
-	return Progress{Role: "leader", Term: LocalTerm, Last: at, Commit: at, Applied: at, Voter: true, Voters: []string{o.replica.node}}
+	return replica.Progress{Role: "leader", Term: LocalTerm, Last: at, Commit: at, Applied: at, Voter: true, Voters: []string{o.replica.Node()}}
 }
 
 func (o *local) snapshot() int64 { return -1 }
@@ -324,7 +324,7 @@ func (o *local) tellCommitted(uint64) {}
 // end makes a local queue take nothing more and forgets its payloads. What
 // goes on in its goroutines comes to nothing.
 func (o *local) end() {
-	if !o.replica.end() {
+	if !o.replica.End() {
 		return
 	}
 	o.lead.term.Store(0)

@@ -1,9 +1,7 @@
 package group
 
 import (
-	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"sync"
@@ -15,8 +13,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -77,7 +75,7 @@ func TestLeadershipServes(t *testing.T) {
 	withdrawn.Store(true)
 	expect("while the node has withdrawn", 0)
 	withdrawn.Store(false)
-	l.resigned.begin(7, time.Hour)
+	l.resigned.Begin(7, time.Hour)
 	expect("having resigned", 0)
 	raftTerm = 8
 	expect("in a later term", 7)
@@ -318,7 +316,7 @@ func TestProposerGivesUp(t *testing.T) {
 	}
 	x.lead.term.Store(0)
 	x.leadershipEnded()
-	if err := x.submit(Batch{}); err != ErrNotLeading {
+	if err := x.submit(Batch{}); err != replica.ErrNotLeading {
 		t.Errorf("taken: %v", err)
 	}
 	for _, f := range x.futures {
@@ -391,65 +389,5 @@ func TestUsage(t *testing.T) {
 	}
 	if a.entries.Load() != 2 || a.bytes.Load() != 300 || a.unnoted.Load() != 300+2*nodeGroupMinimum/notedEntries || noted != 1 {
 		t.Errorf("%d entries of %d bytes, noted %d times", a.entries.Load(), a.bytes.Load(), noted)
-	}
-}
-
-// A term of the catalog's leader opens with all that was applied before; who waits
-// for an entry goes on when this node has applied it, and who waits for all nodes
-// when the others have, too, or have no lease.
-func TestConvergenceAlone(t *testing.T) {
-	c := &convergence{}
-	c.init("n1")
-	view := (&catalog.Catalog{}).View()
-	c.applied(view, 3, 1)
-	if begun, open := c.begin(2, time.Now()); !begun || open {
-		t.Errorf("begun %v, open %v", begun, open)
-	}
-	c.open(2, io.ErrUnexpectedEOF)
-	if c.isOpen(2) {
-		t.Error("a term opens without a barrier")
-	}
-	c.begin(2, time.Now().Add(-2*LeaseTime)) // leases of former leaders are over
-	c.applied(view, 4, 2)
-	c.open(2, nil)
-	if leads, index, term := c.committed(); !c.isOpen(2) || leads != 2 || index != 4 || term != 2 {
-		t.Errorf("it leads in term %d, its view is that of entry %d of term %d", leads, index, term)
-	}
-	if err := c.awaitConverged(t.Context(), 4); err != nil {
-		t.Error(err)
-	}
-	c.mu.Lock()
-	c.holders.all["n2"] = &holder{incarnation: "i", until: time.Now().Add(time.Hour), applied: 4}
-	c.mu.Unlock()
-	c.applied(view, 5, 2)
-	if err := c.await(t.Context(), 5); err != nil {
-		t.Error(err)
-	}
-	ended, end := context.WithCancel(t.Context())
-	end()
-	if err := c.awaitConverged(ended, 5); !errors.Is(err, context.Canceled) {
-		t.Errorf("n2 is not waited for: %v", err)
-	}
-	c.reached("n2", "another process", 5)
-	if c.convergedIndex() != 4 {
-		t.Error("another process speaks for n2")
-	}
-	c.reached("n2", "i", 5)
-	if err := c.awaitConverged(t.Context(), 5); err != nil {
-		t.Error(err)
-	}
-	c.close()
-}
-
-// The catalog is watched where this node leads it, and nowhere else, from when it
-// takes over.
-func TestCatalogIsWatchedWhereItIsLed(t *testing.T) {
-	c := mustCatalogs(t)
-	lead := c.mustLead()
-	for i, k := range c.all {
-		rests, waits := k.watchAgain(false), k.watchAgain(true)
-		if i == lead && (rests <= 0 || rests > 2*watchRest || waits != watchEvery) || i != lead && rests+waits != 0 {
-			t.Errorf("node %d is watched again after %v, and after %v while something waits", i, rests, waits)
-		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -26,7 +27,7 @@ func TestPatience(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	known("an empty queue, whose settings are not known to be committed", never, never)
+	known("an empty queue, whose settings are not known to be committed", replica.Never, replica.Never)
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "the message", func() bool { return ready(g) == 1 })
 	await(t, "the follower waits for nobody to tell it of the commit", func() bool {
@@ -34,7 +35,7 @@ func TestPatience(t *testing.T) {
 		return d == 0 || ready(follower) == 1 // it got the message so late that this was known
 	})
 	apply()
-	known("a message that stays", never, never)
+	known("a message that stays", replica.Never, replica.Never)
 	mustSubmit(t, g, enqueues(2, fsm.Millis(time.Hour.Milliseconds()), "m"))
 	await(t, "the message", func() bool { return ready(g) == 2 })
 	apply()

@@ -12,9 +12,13 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
+
+// position is one in a log.
+func position(term, index uint64) replica.Position { return replica.Position{Term: term, Index: index} }
 
 // pretend is a cluster whose nodes run elections for one group, in a time of
 // its own. Messages arrive at the end of the step in which they were sent.
@@ -43,7 +47,7 @@ type pretendNode struct {
 	leader    string
 	term      uint64
 	led       uint64 // term of the last leader
-	log       logPosition
+	log       replica.Position
 	candidate bool
 
 	due         time.Duration // nobody needs a leader for so long
@@ -57,7 +61,7 @@ func newPretend(t *testing.T, members ...string) *pretend {
 	p := &pretend{t: t, now: time.Unix(1000, 0), nodes: map[string]*pretendNode{}, order: members}
 	p.campaign = p.win
 	for _, name := range members {
-		n := &pretendNode{p: p, name: name, unreached: map[string]bool{}, term: 1, log: logPosition{1, 1}}
+		n := &pretendNode{p: p, name: name, unreached: map[string]bool{}, term: 1, log: position(1, 1)}
 		n.elections = pretendElections(name, n, func() time.Time { return p.now }, func(fsm.GroupID) electable {
 			if n.open {
 				return n
@@ -85,19 +89,19 @@ func (n *pretendNode) Slack(...string) time.Duration                            
 func (n *pretendNode) Spec() Spec                                                    { return Spec{Group: 7, Members: n.p.order} }
 func (n *pretendNode) Voters() []string                                              { return n.p.order }
 func (n *pretendNode) Leader() string                                                { return n.leader }
-func (n *pretendNode) logEnd() logPosition                                           { return n.log }
-func (n *pretendNode) isClosed() bool                                                { return n.closed }
-func (n *pretendNode) hasNoLeader(string, uint64)                                    {}
+func (n *pretendNode) LogEnd() replica.Position                                      { return n.log }
+func (n *pretendNode) IsClosed() bool                                                { return n.closed }
+func (n *pretendNode) HasNoLeader(string, uint64)                                    {}
 func (n *pretendNode) resignedLately() bool                                          { return n.tired }
-func (n *pretendNode) votedFor(uint64) string                                        { return "" }
+func (n *pretendNode) VotedFor(uint64) string                                        { return "" }
 func (n *pretendNode) lastLed() uint64                                               { return n.led }
 func (n *pretendNode) want(now time.Time)                                            {}
 func (n *pretendNode) wanted(now time.Time) bool                                     { return false }
 func (n *pretendNode) patience() time.Duration                                       { return n.due }
 func (n *pretendNode) barred() bool                                                  { return n.quarantined }
-func (n *pretendNode) isLearner() bool                                               { return n.learner }
+func (n *pretendNode) IsLearner() bool                                               { return n.learner }
 
-func (n *pretendNode) role() (raft.RaftState, uint64) {
+func (n *pretendNode) Role() (raft.RaftState, uint64) {
 	switch {
 	case n.leader == n.name:
 		return raft.Leader, n.term
@@ -177,7 +181,7 @@ func (n *pretendNode) Campaign(fsm.GroupID) {
 func (p *pretend) win(n *pretendNode) {
 	votes := 0
 	for _, o := range p.nodes {
-		if !n.unreached[o.name] && !n.log.less(o.log) {
+		if !n.unreached[o.name] && !n.log.Less(o.log) {
 			votes++
 		}
 	}

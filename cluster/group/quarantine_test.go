@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -237,7 +238,7 @@ func TestQuarantineEverywhere(t *testing.T) {
 		return true
 	})
 	for _, g := range group {
-		if g.Leading() != 0 || g.Submit(enqueues(9, -1, "m")) != ErrNotLeading {
+		if g.Leading() != 0 || g.Submit(enqueues(9, -1, "m")) != replica.ErrNotLeading {
 			t.Error("a quarantined replica takes commands")
 		}
 	}
@@ -302,7 +303,7 @@ func TestMachineStops(t *testing.T) {
 			if err := broken.LiftQuarantine(); err != ErrStopped {
 				t.Errorf("lifted: %v", err)
 			}
-			if err := broken.in().raft.Load().Snapshot().Error(); err == nil {
+			if err := broken.in().Raft().Snapshot().Error(); err == nil {
 				t.Error("a snapshot of nothing is written")
 			}
 			// Its vote counts: with it, and without the other follower, the leader commits.
@@ -331,7 +332,7 @@ func TestQuarantineLocal(t *testing.T) {
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "a quarantine", func() bool { return g.Quarantined() != nil })
 	n.outside.await(t, "the outside hears of it", func() bool { return n.outside.terms[len(n.outside.terms)-1] == 0 })
-	if err := g.Submit(enqueues(2, -1, "m")); err != ErrNotLeading {
+	if err := g.Submit(enqueues(2, -1, "m")); err != replica.ErrNotLeading {
 		t.Errorf("it serves: %v", err)
 	}
 	if err := g.Expire(patience); err != nil {
@@ -449,7 +450,7 @@ func TestElectQuarantined(t *testing.T) {
 				n := p.nodes[name]
 				n.quarantined = strings.Contains(tc.barred, name)
 				if slices.Contains(tc.longer, name) {
-					n.log.index++
+					n.log.Index++
 				}
 				n.start()
 			}
@@ -466,8 +467,8 @@ func TestElectInsteadOfQuarantined(t *testing.T) {
 		n := p.nodes[name]
 		n.open, n.leader, n.quarantined = true, "a", name != "c"
 	}
-	p.nodes["c"].log.index--
-	p.nodes["c"].log.term = 2
+	p.nodes["c"].log.Index--
+	p.nodes["c"].log.Term = 2
 	p.nodes["a"].start()
 	p.run(100 * time.Millisecond)
 	if len(p.stories) != 2 || !strings.HasSuffix(p.stories[0], "a yields to c") {
@@ -481,7 +482,7 @@ func TestElectInsteadOfQuarantined(t *testing.T) {
 	p.run(10 * time.Second)
 	p.mustCampaign()
 	p.nodes["b"].quarantined = false
-	p.nodes["b"].log = logPosition{2, 9}
+	p.nodes["b"].log = position(2, 9)
 	p.run(2 * time.Second)
 	if len(p.stories) != 2 || !strings.HasSuffix(p.stories[0], "c yields to b") {
 		t.Fatalf("what happens: %q", p.stories)

@@ -33,7 +33,7 @@ func TestReplay(t *testing.T) {
 	mustSubmit(t, g, enqueues(1, -1, "a", "b", "c"))
 	await(t, "messages", func() bool { return ready(g) == 3 })
 	await(t, "they are counted", func() bool {
-		return g.in().usage.replay.Load() > 0 && g.in().raft.Load().AppliedIndex() == g.in().lastIndex()
+		return g.in().usage.replay.Load() > 0 && g.in().Raft().AppliedIndex() == g.in().LastIndex()
 	})
 	replay := g.in().usage.replay.Load()
 
@@ -80,7 +80,7 @@ func TestReplay(t *testing.T) {
 		t.Error("a snapshot of a machine that has failed")
 	}
 	n.mustReplay(t, "of a machine that has failed", g, 0)
-	if err := g.in().raft.Load().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0).Error(); err != nil {
+	if err := g.in().Raft().ApplyLog(raft.Log{Data: []byte{8, 1}}, 0).Error(); err != nil {
 		t.Fatal(err)
 	}
 	n.mustReplay(t, "stored, and not applied", g, 0)
@@ -96,14 +96,14 @@ func TestReplayOfClosedGroup(t *testing.T) {
 	g.in().applier.mu.Lock()
 	mustSubmit(t, g, enqueues(2, -1, "b"))
 	await(t, "an entry that is committed", func() bool {
-		return g.in().raft.Load().CommitIndex() == g.in().lastIndex() && g.in().raft.Load().AppliedIndex() == g.in().lastIndex()
+		return g.in().Raft().CommitIndex() == g.in().LastIndex() && g.in().Raft().AppliedIndex() == g.in().LastIndex()
 	})
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		g.close()
 	}()
-	await(t, "raft ends", func() bool { return g.in().raft.Load().State() == raft.Shutdown })
+	await(t, "raft ends", func() bool { return g.in().Raft().State() == raft.Shutdown })
 	g.in().applier.mu.Unlock()
 	<-closed
 	n.mustReplay(t, "closed", g, 0)

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -142,33 +141,6 @@ func TestEntriesOfALeader(t *testing.T) {
 		if err := admitEntry(&raft.Log{Data: c.data, Extensions: c.payloads}, 1); (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-	catalogEntry := func(version uint32, commands ...*logpb.CatalogCommand) []byte {
-		return mustMarshal(t, &logpb.CatalogEntry{Version: version, Commands: commands})
-	}
-	raise := func(to int64) *logpb.CatalogCommand {
-		return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: catalog.FSMVersion, Value: to}}}
-	}
-	for name, c := range map[string]struct {
-		data []byte
-		ok   bool
-	}{
-		"a setting":             {catalogEntry(1, raise(1)), true},
-		"no commands":           {catalogEntry(1), true},
-		"garbage":               {[]byte("garbage"), false},
-		"of a later version":    {catalogEntry(2, raise(1)), false},
-		"to a later version":    {catalogEntry(1, raise(2)), true},
-		"an empty command":      {catalogEntry(1, &logpb.CatalogCommand{}), false},
-		"many commands":         {bytes.Repeat([]byte{3<<3 | 2, 0}, maxCatalogCommands+1), false},
-		"a long entry":          {make([]byte, MaxCatalogEntry+1), false},
-		"a recovered cluster's": {catalogEntry(1, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_RecoverCluster{RecoverCluster: &logpb.RecoverCluster{}}}), true},
-	} {
-		if err := admitCatalogEntry(&raft.Log{Data: c.data}, 1); (err == nil) != c.ok {
-			t.Errorf("catalog, %s: %v", name, err)
-		}
-	}
-	if admitCatalogEntry(&raft.Log{Data: catalogEntry(1), Extensions: []byte("x")}, 1) == nil {
-		t.Error("catalog: a payload")
 	}
 }
 

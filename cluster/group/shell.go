@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -91,7 +92,7 @@ func (g *Group) Leader() string {
 }
 
 // Progress reports the log position of the replica.
-func (g *Group) Progress() Progress {
+func (g *Group) Progress() replica.Progress {
 	i, r := g.read()
 	if r != nil {
 		return r.progress(g.host.config.Node)
@@ -124,14 +125,14 @@ func (g *Group) LogBytes() uint64 {
 func (g *Group) AppliedIndex() uint64 {
 	i, r := g.read()
 	if r != nil {
-		return r.at.index
+		return r.at.Index
 	}
 	return i.order.applied()
 }
 
 // Configuration returns the members of the group as this replica knows them. A
 // replica that has just been added knows none.
-func (g *Group) Configuration() []Member {
+func (g *Group) Configuration() []replica.Member {
 	i, r := g.read()
 	if r != nil {
 		return r.members
@@ -144,7 +145,7 @@ func (g *Group) Configuration() []Member {
 func (g *Group) Voters() []string {
 	i, r := g.read()
 	if r != nil {
-		return votersOf(r.members, g.spec.Members)
+		return replica.VotersOf(r.members, g.spec.Members)
 	}
 	return i.Voters()
 }
@@ -156,7 +157,7 @@ func (g *Group) MayMove() bool {
 }
 
 // Doubt returns why the replica does not vote on this node, or nil if it does.
-func (g *Group) Doubt() *Doubt {
+func (g *Group) Doubt() *replica.Doubt {
 	if i := g.awake(); i != nil {
 		return i.Doubt()
 	}
@@ -218,7 +219,7 @@ func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string
 	if i := g.wake(); i != nil {
 		return i.HashAt(at, wait)
 	}
-	return 0, "", ErrNotReached
+	return 0, "", replica.ErrNotReached
 }
 
 // Replay gives a queue's history on this node to a reader, up to the last entry
@@ -308,7 +309,7 @@ func (g *Group) Barrier(timeout time.Duration) error {
 	if i := g.wake(); i != nil {
 		return i.order.barrier(timeout)
 	}
-	return ErrNotLeading
+	return replica.ErrNotLeading
 }
 
 // Expire proposes ticks until nothing is due, so that counts read afterwards include no expired
@@ -320,7 +321,7 @@ func (g *Group) Expire(timeout time.Duration) error {
 	if i := g.wake(); i != nil {
 		return i.Expire(timeout)
 	}
-	return ErrNotLeading
+	return replica.ErrNotLeading
 }
 
 // Add makes a node a non-voting member. Only the leader can do this.
@@ -362,7 +363,7 @@ func (g *Group) change(f func(i *instance) error) error {
 	if i := g.wake(); i != nil {
 		return f(i)
 	}
-	return ErrNotLeading
+	return replica.ErrNotLeading
 }
 
 // Submit queues commands for the log. Those for a leader that sleeps wait until it is awake.
@@ -377,10 +378,10 @@ func (g *Group) Submit(b Batch) error {
 	case r == nil:
 		return i.proposer.submit(b)
 	case !r.leads || g.ended.Load():
-		return ErrNotLeading
+		return replica.ErrNotLeading
 	case g.host.withdrawn.Load():
 		g.call() // so that others hear that it must not lead
-		return ErrNotLeading
+		return replica.ErrNotLeading
 	case len(g.waiting) >= maxWaiting:
 		return ErrFull
 	}

@@ -3,7 +3,6 @@ package group
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -39,7 +39,7 @@ type record struct {
 	at       recordedAt
 	leads    bool
 	leader   string // its node; empty: unknown
-	members  []Member
+	members  []replica.Member
 	config   raft.Configuration
 	configAt uint64 // index of the entry with it
 	snapshot int64  // index of the newest one; -1: there is none
@@ -63,13 +63,13 @@ type record struct {
 
 // recordedAt is a position in the log, and raft's term at that time, which may be a later one.
 type recordedAt struct {
-	logPosition
+	replica.Position
 	raft uint64
 }
 
 // progress is Group.Progress.
-func (r *record) progress(node string) Progress {
-	p := Progress{Role: "follower", Term: r.at.raft, Last: r.at.index, Commit: r.at.index, Applied: r.at.index}
+func (r *record) progress(node string) replica.Progress {
+	p := replica.Progress{Role: "follower", Term: r.at.raft, Last: r.at.Index, Commit: r.at.Index, Applied: r.at.Index}
 	if r.leads {
 		p.Role = "leader"
 	}
@@ -121,7 +121,7 @@ func (r *record) take(h *Host, spec *Spec) *queue.Machine {
 func (h *Host) restored(spec Spec, state []byte) *queue.Machine {
 	m := h.newMachine(spec)
 	if err := m.Restore(bytes.NewReader(state)); err != nil {
-		h.fail(codeDamaged, fmt.Sprintf("group %d: the state that it sleeps with: %v", spec.Group, err))
+		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the state that it sleeps with: %v", spec.Group, err))
 	}
 	return m
 }
@@ -155,7 +155,7 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 	switch {
 	case i == nil:
 		return true
-	case g.asleep.Load() != nil, i.isClosed(), i.IsLocal():
+	case g.asleep.Load() != nil, i.IsClosed(), i.IsLocal():
 		return false
 	}
 	led, ok := i.doze(mayRest)
@@ -195,7 +195,7 @@ func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
 		return 0, false
 	}
 	performs, _ := i.outgoing.progress()
-	term, leads := i.leadsIn()
+	term, leads := i.LeadsIn()
 	if !performs && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
 		return led, true
 	}
@@ -218,29 +218,29 @@ func (i *instance) rouse(led uint64) {
 // rest ends the instance and records where it was. If the record is not level, the group has to be woken again.
 func (i *instance) rest(led uint64) (r *record) {
 	r = &record{since: time.Now(), leads: led != 0, leader: i.order.leader(), replay: i.usage.replay.Load(), snapshot: i.order.snapshot()}
-	future := i.raft.Load().GetConfiguration()
+	future := i.Raft().GetConfiguration()
 	r.config, r.configAt = future.Configuration(), future.Index()
 	r.members = i.Configuration()
 	if r.leads {
-		r.leader = i.node
+		r.leader = i.Node()
 		r.lacks = i.lacking()
 	}
 	i.close() // R2: what raft has taken until it has ended is in the log
-	i.host.elections.end(i.id)
+	i.host.elections.end(i.spec.Group)
 	term, err := i.store.GetUint64([]byte(raftlog.TermKey))
 	if err != nil {
-		i.host.fail(codeDamaged, fmt.Sprintf("group %d: the term that it sleeps in: %v", i.id, err))
+		i.host.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the term that it sleeps in: %v", i.spec.Group, err))
 	}
 	r.origin, r.live = i.store.Origin(), uint64(i.store.LiveBytes())
-	is := i.raft.Load()
-	r.at = recordedAt{i.positionOf(is.AppliedIndex()), term}
+	is := i.Raft()
+	r.at = recordedAt{i.PositionOf(is.AppliedIndex()), term}
 	r.leads = r.leads && term == led
 	last, _ := i.store.LastIndex() // it has no errors
-	if r.failed = i.applier.hasStopped() || r.at.term == 0; r.failed {
+	if r.failed = i.applier.hasStopped() || r.at.Term == 0; r.failed {
 		r.leads, r.woken = false, true
 		return r
 	}
-	r.level = last == r.at.index && r.leads == (led != 0)
+	r.level = last == r.at.Index && r.leads == (led != 0)
 	r.missed.Store(i.proposer.missed())
 	if r.leads {
 		r.stamper = i.proposer.stamp()
@@ -262,7 +262,7 @@ func (r *record) unload(h *Host, id fsm.GroupID) {
 // lacking returns the members that may not have everything, because their nodes are down.
 func (i *instance) lacking() (nodes []string) {
 	for _, m := range i.Configuration() {
-		if m.Node != i.node && !i.mesh.Alive(m.Node) {
+		if m.Node != i.Node() && !i.host.config.Mesh.Alive(m.Node) {
 			nodes = append(nodes, m.Node)
 		}
 	}
@@ -316,12 +316,12 @@ func (g *Group) settle(i *instance, r *record) {
 // resume runs the raft of a group that sleeps again, from where it was: a leader in its term, without a vote.
 func (h *Host) resume(g *Group, r *record) *instance {
 	h.ticker.remove(g)
-	i := newInstance(h, g, h.config.Logger.With("queue", g.spec.Name, "vhost", g.spec.VHost, "group", g.spec.Group))
 	store, err := h.config.Store.Group(g.spec.Group)
 	if err != nil {
-		h.fail(codeDamaged, fmt.Sprintf("group %d: open its log: %v", g.spec.Group, err))
+		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: open its log: %v", g.spec.Group, err))
 	}
-	i.store, i.log, i.applier.log = store, store, store
+	i := newInstance(h, g, store, h.config.Logger.With("queue", g.spec.Name, "vhost", g.spec.VHost, "group", g.spec.Group))
+	i.applier.log = store
 	i.order = replicated{i}
 	i.leadership.withdrawn = &h.withdrawn
 	if !r.failed {
@@ -334,23 +334,23 @@ func (h *Host) resume(g *Group, r *record) *instance {
 		i.resumed.Store(r.at.raft)
 	}
 	if err := i.openRaft(); err != nil {
-		h.fail(codeDamaged, err.Error())
+		h.fail(replica.CodeDamaged, err.Error())
 	}
 	g.running.Store(i)
 	h.groups.add(i)
-	is := i.raft.Load()
+	is := i.Raft()
 	is.RegisterObserver(raft.NewObserver(h.observed, true, wanted))
 	if r.leads {
 		limit := time.NewTimer(resumeWait)
 		defer limit.Stop()
 		select {
 		case <-is.LeaderCh():
-		case <-i.ending:
+		case <-i.Ending():
 		case <-limit.C:
 			i.slog.Warn("a leader that has slept does not lead")
 		}
 	}
-	if i.isLearner() {
+	if i.IsLearner() {
 		h.learners.begin(g.spec.Group, i)
 	}
 	if !r.leads && (r.leader == "" || !h.config.Mesh.Alive(r.leader)) {
@@ -378,86 +378,9 @@ func (g *Group) fire() {
 	}
 }
 
-// resumption is how raft starts where it was, rather than from what is on disk.
-type resumption struct {
-	*record
-	starting atomic.Bool   // NewRaft has not returned
-	started  chan struct{} // closed when it has, and the replica knows its raft
-}
-
-// snapshots shows raft one snapshot while it starts: the machine as it is.
-type resumedSnapshots struct {
-	raft.SnapshotStore
-	of *resumption
-}
-
-// List implements raft.SnapshotStore.
-func (s resumedSnapshots) List() ([]*raft.SnapshotMeta, error) {
-	if !s.of.starting.Load() {
-		return s.SnapshotStore.List()
-	}
-	return []*raft.SnapshotMeta{{
-		Version: raft.SnapshotVersionMax, ID: "asleep", Index: s.of.at.index, Term: s.of.at.term,
-		Configuration: s.of.config, ConfigurationIndex: s.of.configAt,
-	}}, nil
-}
-
-// Open implements raft.SnapshotStore.
-func (s resumedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	return s.SnapshotStore.Open(id)
-}
-
-// resumedTerm shows raft the term before that of a leader until it stands for election in it. What it stores then
-// is what is stored.
-type resumedTerm struct {
-	raft.StableStore
-	of *resumption
-}
-
-// GetUint64 implements raft.StableStore.
-func (s resumedTerm) GetUint64(key []byte) (uint64, error) {
-	if s.of.starting.Load() && string(key) == raftlog.TermKey {
-		return s.of.at.raft - 1, nil
-	}
-	return s.StableStore.GetUint64(key)
-}
-
-// SetUint64 implements raft.StableStore.
-func (s resumedTerm) SetUint64(key []byte, value uint64) error {
-	if have, err := s.StableStore.GetUint64(key); err == nil && (have == value || string(key) == raftlog.TermKey && value < have) {
-		return nil
-	}
-	return s.StableStore.SetUint64(key, value)
-}
-
-// Set implements raft.StableStore.
-func (s resumedTerm) Set(key, value []byte) error {
-	if have, err := s.StableStore.Get(key); err == nil && bytes.Equal(have, value) && s.votedFor() {
-		return nil
-	}
-	return s.StableStore.Set(key, value)
-}
-
-// votedFor reports whether the stored vote is of the leader's term.
-func (s resumedTerm) votedFor() bool {
-	term, err := s.StableStore.GetUint64([]byte(raftlog.VoteTermKey))
-	return err == nil && term == s.of.at.raft
-}
-
-// resumedVotes gives a leader the votes of the other members in its own term: they have made it the leader.
-type resumedVotes struct {
-	transport
-	of *resumption
-}
-
-// RequestVote implements raft.Transport.
-func (v resumedVotes) RequestVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	if args.Term == v.of.at.raft {
-		<-v.of.started // a leader replicates
-		*resp = raft.RequestVoteResponse{RPCHeader: args.RPCHeader, Term: args.Term, Granted: true}
-		return nil
-	}
-	return v.transport.RequestVote(id, addr, args, resp)
+// resumption is where raft goes on.
+func (r *record) resumption() *replica.Resumption {
+	return &replica.Resumption{Leads: r.leads, Term: r.at.raft, At: r.at.Position, Members: r.config, MembersAt: r.configAt}
 }
 
 // reconfigure has the group take up changed settings if this node leads it.

@@ -79,9 +79,9 @@ func (s *sleepers) check() {
 		at, leads := i.idle(s.after)
 		if leads {
 			idle = append(idle, idleGroup{i, at})
-		} else if leader := i.Leader(); leader != "" && leader != i.node && h.config.Mesh.Alive(leader) {
-			_, term := i.role()
-			items[leader] = appendItem(items[leader], item{kind: itemIdle, group: i.spec.Group, term: term, position: i.logEnd()})
+		} else if leader := i.Leader(); leader != "" && leader != i.Node() && h.config.Mesh.Alive(leader) {
+			_, term := i.Role()
+			items[leader] = appendItem(items[leader], item{kind: itemIdle, group: i.spec.Group, term: term, position: i.LogEnd()})
 		}
 	}
 	for node, list := range items {
@@ -106,9 +106,9 @@ func (s *sleepers) ask(idle []idleGroup) {
 		r.found = true
 		if s.awaits(i.instance, r, func(node string) {
 			if r.asked {
-				i.remind(node)
+				i.Remind(node)
 			}
-			items[node] = appendItem(items[node], item{kind: itemRest, group: id, term: i.at.raft, position: i.at.logPosition})
+			items[node] = appendItem(items[node], item{kind: itemRest, group: id, term: i.at.raft, position: i.at.Position})
 		}) == 0 {
 			ready = append(ready, i.shell)
 		}
@@ -130,7 +130,7 @@ func (s *sleepers) ask(idle []idleGroup) {
 // awaits counts the members that are up and do not sleep, and calls f for each.
 func (s *sleepers) awaits(i *instance, r *rest, f func(node string)) (n int) {
 	for _, m := range i.Configuration() {
-		if m.Node != i.node && !r.asleep[m.Node] && i.mesh.Alive(m.Node) {
+		if m.Node != i.Node() && !r.asleep[m.Node] && i.host.config.Mesh.Alive(m.Node) {
 			n++
 			f(m.Node)
 		}
@@ -290,7 +290,7 @@ func (s *sleepers) heard(from string, it item) (g electable, answer []byte) {
 	led := !r.leads && r.leader != from && s.host.config.Mesh.Alive(r.leader)
 	switch {
 	case it.kind == itemAsk && led && it.term <= r.at.raft:
-		return nil, appendItem(nil, item{kind: itemLed, group: it.group, term: r.at.raft, position: r.at.logPosition})
+		return nil, appendItem(nil, item{kind: itemLed, group: it.group, term: r.at.raft, position: r.at.Position})
 	case it.kind == itemAsk, it.kind == itemOutOfReach, it.kind == itemOffer, !led && !r.leads, s.host.withdrawn.Load():
 		return s.instance(shell), nil
 	}
@@ -321,31 +321,31 @@ func (i *instance) lastActive() time.Time {
 
 // idle returns where the log of a leader ends if nothing happens in its group, and nothing is due for so long.
 func (i *instance) idle(long time.Duration) (at recordedAt, ok bool) {
-	term, leads := i.leadsIn()
+	term, leads := i.LeadsIn()
 	switch {
-	case !leads, i.leadership.term.Load() != term, i.barred(), i.proposer.busy(), i.watched.Load(), i.handover.moving.Load(), i.handover.under.Load(), i.usage.writing.Load() > 0:
+	case !leads, i.leadership.term.Load() != term, i.barred(), i.proposer.busy(), i.watched.Load(), i.Moves(), i.usage.writing.Load() > 0:
 		return at, false
 	}
-	is := i.raft.Load()
+	is := i.Raft()
 	last := is.LastIndex()
-	if is.CommitIndex() != last || is.AppliedIndex() != last || i.lastStored() != last {
+	if is.CommitIndex() != last || is.AppliedIndex() != last || i.LastStored() != last {
 		return at, false
 	}
 	for _, m := range i.Configuration() {
-		if !m.Voter || m.Node != i.node && i.mesh.Alive(m.Node) && i.reached(m.Node, term).Index < last {
+		if !m.Voter || m.Node != i.Node() && i.host.config.Mesh.Alive(m.Node) && i.Reached(m.Node, term).Index < last {
 			return at, false
 		}
 	}
-	at = recordedAt{i.positionOf(last), term}
-	return at, at.term != 0 && i.applier.rests(func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
+	at = recordedAt{i.PositionOf(last), term}
+	return at, at.Term != 0 && i.applier.rests(func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
 }
 
 // follows reports whether a replica has all that a leader has, and has applied it.
 func (i *instance) follows(leader string, want recordedAt) bool {
-	is := i.raft.Load()
-	role, term := i.role()
-	return role == raft.Follower && term == want.raft && i.Leader() == leader && !i.isLearner() && !i.barred() && i.usage.writing.Load() == 0 &&
-		is.LastIndex() == want.index && is.AppliedIndex() == want.index && i.lastStored() == want.index && i.logEnd() == want.logPosition
+	is := i.Raft()
+	role, term := i.Role()
+	return role == raft.Follower && term == want.raft && i.Leader() == leader && !i.IsLearner() && !i.barred() && i.usage.writing.Load() == 0 &&
+		is.LastIndex() == want.Index && is.AppliedIndex() == want.Index && i.LastStored() == want.Index && i.LogEnd() == want.Position
 }
 
 // rests reports whether the machine waits for nothing before a deadline that is far, and has all settings.

@@ -151,12 +151,12 @@ func (s *snapshots) schedule() {
 	var dirty, long *instance // those with the most to reclaim, and to apply again
 	var dirtiest, longest int64
 	for _, g := range busy {
-		if g.isClosed() || g.applier.hasStopped() {
+		if g.IsClosed() || g.applier.hasStopped() {
 			s.forget(g)
 			continue
 		}
 		if !g.usage.fitted.Load() && g.usage.entries.Load() >= trailingSample {
-			g.setTrailing(uint64(len(busy)))
+			s.setTrailing(g, uint64(len(busy)))
 		}
 		w := g.worth()
 		if w.due(len(busy)) {
@@ -227,7 +227,7 @@ func (s *snapshots) take(g *instance, busy int) {
 	s.host.done.Go(func() {
 		defer s.worker.Wake()
 		defer s.slots.Release(1)
-		g.setTrailing(uint64(busy))
+		s.setTrailing(g, uint64(busy))
 		s.retainFor(g)
 		_ = g.snapshot()
 	})
@@ -259,7 +259,7 @@ func (g *instance) Snapshot(ctx context.Context) error {
 func (g *instance) snapshot() error {
 	g.usage.writing.Add(1)
 	defer g.usage.writing.Add(-1)
-	err := g.raft.Load().Snapshot().Error()
+	err := g.Raft().Snapshot().Error()
 	if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
 		g.slog.Warn("snapshot failed", "error", err)
 	}
@@ -302,16 +302,16 @@ func (s *snapshots) lagging(g *instance) (n int) {
 // kept, still help; 0: there is none. Raft sends entries with the term of the one
 // before them.
 func (g *instance) needed(share int64) (from uint64) {
-	role, term := g.role()
+	role, term := g.Role()
 	if role != raft.Leader {
 		return 0
 	}
-	last, trailing := g.lastIndex(), g.raft.Load().ReloadableConfig().TrailingLogs
+	last, trailing := g.LastIndex(), g.Raft().ReloadableConfig().TrailingLogs
 	for _, m := range g.Configuration() {
-		if m.Node == g.node {
+		if m.Node == g.Node() {
 			continue
 		}
-		r := g.reached(m.Node, term)
+		r := g.Reached(m.Node, term)
 		has := max(r.Index, r.Installing, 1)
 		if lags(has, last, trailing) && (from == 0 || has < from) && g.store.Retained(has, share) <= share {
 			from = has
@@ -331,10 +331,10 @@ func (s *snapshots) renewRetained(entries int64) {
 	all := maps.Clone(s.retained)
 	s.mu.Unlock()
 	for g, kept := range all {
-		if entries -= max(int64(g.lastIndex())-int64(kept.from), 1); entries < 0 {
+		if entries -= max(int64(g.LastIndex())-int64(kept.from), 1); entries < 0 {
 			return
 		}
-		if g.isClosed() {
+		if g.IsClosed() {
 			s.mu.Lock()
 			delete(s.retained, g)
 			s.mu.Unlock()
@@ -350,18 +350,18 @@ func trailing(size, busy uint64) uint64 {
 	return min(max(trailingBytes/busy/max(size, 1), trailingFew), trailingMany)
 }
 
-// setTrailing fits raft's number of trailing entries to their present size.
-func (g *instance) setTrailing(busy uint64) {
+// setTrailing fits raft's number of trailing entries of a group to their present size.
+func (*snapshots) setTrailing(g *instance, busy uint64) {
 	entries, bytes := g.usage.entries.Swap(0), g.usage.bytes.Swap(0)
 	if entries == 0 {
 		return
 	}
 	g.usage.fitted.Store(true)
 	keep := trailing(bytes/entries, busy)
-	if keep == g.raft.Load().ReloadableConfig().TrailingLogs {
+	if keep == g.Raft().ReloadableConfig().TrailingLogs {
 		return
 	}
-	if err := g.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = keep }); err != nil {
+	if err := g.Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = keep }); err != nil {
 		g.slog.Warn("trailing entries not set", "error", err)
 		return
 	}
@@ -389,14 +389,14 @@ func (o *snapshotOffers) Offer(index uint64) (list []byte, done func(), newer ui
 // member for everything that it would have to commit before.
 func (o *snapshotOffers) Refused(index uint64) {
 	g := o.g
-	g.spawn(func() {
+	g.host.tasks.Go(func() {
 		if !o.renewed.CompareAndSwap(false, true) {
 			return
 		}
 		defer o.renewed.Store(false)
-		if g.store.SnapshotIndex() < index && g.raft.Load().AppliedIndex() >= index && g.snapshot() != nil {
+		if g.store.SnapshotIndex() < index && g.Raft().AppliedIndex() >= index && g.snapshot() != nil {
 			return // those who lag are sent something later
 		}
-		g.nudge()
+		g.Nudge()
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -56,7 +57,7 @@ type crowdMember struct {
 	leader    string
 	term      uint64
 	led       uint64 // term of the last leader
-	log       logPosition
+	log       replica.Position
 	candidate bool
 	voted     string        // for whom in this term
 	due       time.Duration // nobody needs a leader for so long
@@ -70,7 +71,7 @@ func newCrowd(t *testing.T, groups, rate int) *crowd {
 		n.elections = pretendElections(name, n, func() time.Time { return c.now }, func(id fsm.GroupID) electable { return n.groups[id] })
 		n.elections.listen()
 		for id := range groups {
-			n.groups[fsm.GroupID(id)] = &crowdMember{n: n, id: fsm.GroupID(id), leader: "a", term: 1, led: 1, log: logPosition{1, 1}, due: never}
+			n.groups[fsm.GroupID(id)] = &crowdMember{n: n, id: fsm.GroupID(id), leader: "a", term: 1, led: 1, log: position(1, 1), due: replica.Never}
 		}
 		c.nodes[name] = n
 	}
@@ -164,21 +165,21 @@ func (m *crowdMember) vote(of *crowdMember, term uint64) {
 
 func (m *crowdMember) follow(leader string) {
 	m.leader, m.led = leader, m.term
-	m.log = logPosition{m.term, m.log.index + 1} // the leader's first entry
+	m.log = position(m.term, m.log.Index+1) // the leader's first entry
 	m.setCandidate(false)
 	m.n.elections.end(m.id)
 }
 
 func (m *crowdMember) Spec() Spec                 { return Spec{Group: m.id, Members: m.Voters()} }
 func (m *crowdMember) Leader() string             { return m.leader }
-func (m *crowdMember) logEnd() logPosition        { return m.log }
-func (m *crowdMember) isClosed() bool             { return false }
-func (m *crowdMember) hasNoLeader(string, uint64) {}
+func (m *crowdMember) LogEnd() replica.Position   { return m.log }
+func (m *crowdMember) IsClosed() bool             { return false }
+func (m *crowdMember) HasNoLeader(string, uint64) {}
 func (m *crowdMember) resignedLately() bool       { return false }
 func (m *crowdMember) barred() bool               { return false }
-func (m *crowdMember) isLearner() bool            { return false }
+func (m *crowdMember) IsLearner() bool            { return false }
 func (m *crowdMember) transferTo(string, bool)    {}
-func (m *crowdMember) votedFor(term uint64) string {
+func (m *crowdMember) VotedFor(term uint64) string {
 	if m.term != term {
 		return ""
 	}
@@ -199,7 +200,7 @@ func (m *crowdMember) Voters() []string {
 	return []string{"a", "c", "b"}
 }
 
-func (m *crowdMember) role() (raft.RaftState, uint64) {
+func (m *crowdMember) Role() (raft.RaftState, uint64) {
 	switch {
 	case m.leader == m.n.name:
 		return raft.Leader, m.term
@@ -448,7 +449,7 @@ func TestElectAnnounced(t *testing.T) {
 func TestElectAlone(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")
 	p.campaign = func(*pretendNode) {}
-	p.nodes["a"].log = logPosition{2, 2}
+	p.nodes["a"].log = position(2, 2)
 	p.nodes["a"].lost("c")
 	p.nodes["b"].lost("c")
 	p.nodes["a"].start()

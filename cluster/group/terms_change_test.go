@@ -88,11 +88,11 @@ func (c *terms) cutsOff() {
 	g := c.busy()
 	old := c.at(g)
 	c.valve.set(trioNames[old], true)
-	end := g.in().lastIndex()
+	end := g.in().LastIndex()
 	batch := c.publisher.unanswered
 	c.publish(20, -1)
 	if c.publisher.submit(g, c.publisher.unanswered[len(batch):]) == nil {
-		c.until("entries that will never be committed", func() bool { return g.in().lastIndex() > end || g.Leading() == 0 })
+		c.until("entries that will never be committed", func() bool { return g.in().LastIndex() > end || g.Leading() == 0 })
 	}
 	next := c.elect(c.next(g), old)
 	c.publish(20, -1)
@@ -109,10 +109,10 @@ func (c *terms) bringsBack() {
 	g := c.busy()
 	old := c.at(g)
 	c.valve.set(trioNames[old], true)
-	end := g.in().lastIndex()
+	end := g.in().LastIndex()
 	c.publish(20, -1)
 	if c.publisher.submit(g, c.publisher.unanswered) == nil {
-		c.until("entries that will never be committed", func() bool { return g.in().lastIndex() > end || g.Leading() == 0 })
+		c.until("entries that will never be committed", func() bool { return g.in().LastIndex() > end || g.Leading() == 0 })
 	}
 	c.gather()
 	c.hosts[old].shut(c.t)
@@ -144,7 +144,7 @@ func (c *terms) ticks() {
 func (c *terms) snapshots() {
 	g := c.busy()
 	c.gather()
-	all := []raft.SnapshotFuture{g.in().raft.Load().Snapshot(), c.hosts[c.next(g)].Group(1).in().raft.Load().Snapshot()}
+	all := []raft.SnapshotFuture{g.in().Raft().Snapshot(), c.hosts[c.next(g)].Group(1).in().Raft().Snapshot()}
 	c.elect(c.next(g))
 	for _, f := range all {
 		_ = f.Error() // there may be nothing new
@@ -159,20 +159,20 @@ func (c *terms) restoresFollower() {
 	c.gather()
 	gone := c.hosts[away].Group(1)
 	c.hosts[away].shut(c.t)
-	before := gone.in().lastIndex()
+	before := gone.in().LastIndex()
 	c.keep(1)
 	c.until("the logs of the others to be cut", func() bool {
 		c.traffic(5)
 		c.gather() // all that there is: nothing is under way
 		if g := c.leader(); g != nil {
-			g.in().transport.Lacks(trioNames[away], g.Term(), 1<<40) // nothing is kept for it
+			g.in().Transport().Lacks(trioNames[away], g.Term(), 1<<40) // nothing is kept for it
 		}
 		for _, h := range c.hosts {
 			if h.closed {
 				continue
 			}
-			_ = h.Group(1).in().raft.Load().Snapshot().Error()
-			if first, err := h.Group(1).in().log.FirstIndex(); err != nil || first <= before+16 { // it may have stored a few more
+			_ = h.Group(1).in().Raft().Snapshot().Error()
+			if first, err := h.Group(1).in().store.FirstIndex(); err != nil || first <= before+16 { // it may have stored a few more
 				return false
 			}
 		}
@@ -193,7 +193,7 @@ func (c *terms) keep(n uint64) {
 	for _, h := range c.hosts {
 		if !h.closed {
 			h.config.Retained = int64(n)
-			if err := h.Group(1).in().reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = n }); err != nil {
+			if err := h.Group(1).in().Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = n }); err != nil {
 				c.t.Fatal(err)
 			}
 		}

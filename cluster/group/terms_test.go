@@ -384,13 +384,13 @@ func (c *terms) gather() {
 		}
 		g := h.Group(1)
 		applied := g.AppliedIndex()
-		first, err := g.in().log.FirstIndex()
+		first, err := g.in().store.FirstIndex()
 		if err != nil {
 			c.t.Fatal(err)
 		}
 		for index := max(first, 1); index <= applied; index++ {
 			l := new(raft.Log)
-			if g.in().log.GetLog(index, l) != nil || g.in().store.Complete(l) != nil {
+			if g.in().store.GetLog(index, l) != nil || g.in().store.Complete(l) != nil {
 				continue // cut meanwhile
 			}
 			if was := c.log[index]; was == nil {

@@ -1,9 +1,7 @@
 package group
 
 import (
-	"io"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -24,10 +22,10 @@ func mustCut(t *testing.T) (*trio, *valve) {
 // mustDepose has another member lead a group whose leader is cut off.
 func (c *trio) mustDepose(v *valve, old *Group) (leader *Group) {
 	c.t.Helper()
-	v.set(old.in().node, true)
-	leader = c.other(old).Group(old.in().id)
+	v.set(old.in().Node(), true)
+	leader = c.other(old).Group(old.spec.Group)
 	await(c.t, "another member leads", func() bool {
-		leader.in().mesh.Campaign(leader.in().id)
+		leader.host.config.Mesh.Campaign(leader.spec.Group)
 		return leader.Leading() != 0
 	})
 	return leader
@@ -40,11 +38,11 @@ func TestDeposedLeaderHears(t *testing.T) {
 	c, v := mustCut(t)
 	old := c.mustOpen(1)[0]
 	next := c.mustDepose(v, old)
-	if role, _ := old.in().role(); role != raft.Leader {
+	if role, _ := old.in().Role(); role != raft.Leader {
 		t.Fatalf("the leader that is cut off is a %v", role)
 	}
-	v.set(old.in().node, false)
-	await(t, "it follows", func() bool { return old.Leader() == next.in().node && old.Term() == next.Term() })
+	v.set(old.in().Node(), false)
+	await(t, "it follows", func() bool { return old.Leader() == next.in().Node() && old.Term() == next.Term() })
 }
 
 // A link that comes up costs a group nothing on disk if its members have everything.
@@ -55,14 +53,14 @@ func TestLinkComesUp(t *testing.T) {
 	g, follower := all[0], all[1]
 	c.mustPublish(1, 1, 1)
 	await(t, "the follower to have everything", func() bool {
-		return g.in().reached(follower.in().node, g.Term()).Index == g.in().lastIndex() && follower.in().lastIndex() == g.in().lastIndex()
+		return g.in().Reached(follower.in().Node(), g.Term()).Index == g.in().LastIndex() && follower.in().LastIndex() == g.in().LastIndex()
 	})
 	before := mustHaveAll(t, all)
-	v.set(follower.in().node, true)
-	await(t, "no link", func() bool { return !c.host(g).linked(follower.in().node) && !c.host(follower).linked(g.in().node) })
-	v.set(follower.in().node, false)
+	v.set(follower.in().Node(), true)
+	await(t, "no link", func() bool { return !c.host(g).linked(follower.in().Node()) && !c.host(follower).linked(g.in().Node()) })
+	v.set(follower.in().Node(), false)
 	await(t, "it learns what is committed", func() bool { return follower.AppliedIndex() == before })
-	if last := g.in().lastIndex(); last != before {
+	if last := g.in().LastIndex(); last != before {
 		t.Errorf("the log has grown from %d to %d", before, last)
 	}
 }
@@ -73,9 +71,9 @@ func mustHaveAll(t *testing.T, all []*Group) uint64 {
 	t.Helper()
 	g := all[0]
 	for _, m := range all[1:] {
-		await(t, "all to have everything", func() bool { return g.in().reached(m.in().node, g.Term()).Index == g.in().lastIndex() })
+		await(t, "all to have everything", func() bool { return g.in().Reached(m.in().Node(), g.Term()).Index == g.in().LastIndex() })
 	}
-	return g.in().lastIndex()
+	return g.in().LastIndex()
 }
 
 // A member that asks who leads, and has everything, costs no entry either: it is reminded.
@@ -90,7 +88,7 @@ func TestQuestionCostsNoEntry(t *testing.T) {
 	await(t, "the leader has said so, and what is committed", func() bool {
 		return !follower.host.elections.runs(1) && follower.AppliedIndex() == before
 	})
-	if last := g.in().lastIndex(); last != before {
+	if last := g.in().LastIndex(); last != before {
 		t.Errorf("the log has grown from %d to %d", before, last)
 	}
 }
@@ -101,11 +99,11 @@ func TestVotedFor(t *testing.T) {
 	all := mustTrio(t).mustOpen(1)
 	term, voters := all[0].Term(), 0
 	for _, m := range all {
-		if m.in().votedFor(term) == all[0].in().node {
+		if m.in().VotedFor(term) == all[0].in().Node() {
 			voters++
 		}
-		if other := m.in().votedFor(term + 1); other != "" {
-			t.Errorf("%s has voted for %s in a term that has not been", m.in().node, other)
+		if other := m.in().VotedFor(term + 1); other != "" {
+			t.Errorf("%s has voted for %s in a term that has not been", m.in().Node(), other)
 		}
 	}
 	if voters < 2 {
@@ -120,12 +118,12 @@ func TestRemind(t *testing.T) {
 	all := c.mustOpen(1)
 	g, follower := all[0], all[2]
 	c.mustPublish(1, 1, 1)
-	await(t, "the member to have the message", func() bool { return follower.in().lastIndex() == g.in().lastIndex() })
-	g.in().remind(follower.in().node)
+	await(t, "the member to have the message", func() bool { return follower.in().LastIndex() == g.in().LastIndex() })
+	g.in().Remind(follower.in().Node())
 	await(t, "it has applied the message", func() bool { return ready(follower) == 1 })
-	v.set(follower.in().node, true)
+	v.set(follower.in().Node(), true)
 	c.mustPublish(1, 2, 2)
-	v.set(follower.in().node, false)
+	v.set(follower.in().Node(), false)
 	await(t, "it has the next one", func() bool { return ready(follower) == 2 })
 }
 
@@ -165,13 +163,13 @@ func TestLeaderAloneStepsDown(t *testing.T) {
 	c, _ := mustCut(t)
 	g := c.mustOpen(1)[0]
 	term := g.Term()
-	g.in().stepDownAlone(map[string]bool{c.other(g).config.Node: true})
-	if role, now := g.in().role(); role != raft.Leader || now != term {
+	g.host.stepDownAlone(g.in(), map[string]bool{c.other(g).config.Node: true})
+	if role, now := g.in().Role(); role != raft.Leader || now != term {
 		t.Fatalf("a leader with a majority is a %v of term %d", role, now)
 	}
 	silent := map[string]bool{"n1": true, "n2": true, "n3": true}
-	delete(silent, g.in().node)
-	g.in().stepDownAlone(silent)
+	delete(silent, g.in().Node())
+	g.host.stepDownAlone(g.in(), silent)
 	await(t, "it has stepped down", func() bool { return g.Term() > term })
 	c.mustLead(1)
 }
@@ -182,72 +180,23 @@ func TestTransferToLoser(t *testing.T) {
 	c, v := mustCut(t)
 	all := c.mustOpen(1)
 	g, loser := all[0], all[2]
-	v.set(loser.in().node, true)
-	await(t, "no link", func() bool { return !c.host(loser).linked(g.in().node) })
-	loser.in().mesh.Campaign(1)
-	await(t, "a candidate", func() bool { role, term := loser.in().role(); return role == raft.Candidate && term == g.Term()+1 })
+	v.set(loser.in().Node(), true)
+	await(t, "no link", func() bool { return !c.host(loser).linked(g.in().Node()) })
+	loser.host.config.Mesh.Campaign(1)
+	await(t, "a candidate", func() bool { role, term := loser.in().Role(); return role == raft.Candidate && term == g.Term()+1 })
 	next := all[1]
 	await(t, "another leader", func() bool {
 		if next.Leading() == 0 {
-			_ = g.Transfer(next.in().node)
+			_ = g.Transfer(next.in().Node())
 		}
 		return next.Leading() != 0 && next.Term() == loser.Term()
 	})
-	v.set(loser.in().node, false)
+	v.set(loser.in().Node(), false)
 	await(t, "it follows, in its own way", func() bool {
-		role, _ := loser.in().role()
-		return role == raft.Candidate && loser.Leader() == next.in().node
+		role, _ := loser.in().Role()
+		return role == raft.Candidate && loser.Leader() == next.in().Node()
 	})
 	await(t, "the leadership goes there", func() bool {
-		return loser.Leading() != 0 || next.Transfer(loser.in().node) == nil && loser.Leading() != 0
-	})
-}
-
-// countedLog counts who asks for its first entry.
-type countedLog struct {
-	raft.LogStore
-	requests int
-}
-
-func (l *countedLog) FirstIndex() (uint64, error) {
-	l.requests++
-	return l.LogStore.FirstIndex()
-}
-
-// Raft's gauge of a leader's oldest entry reads nothing, wakes nobody, and ends with the leadership.
-func TestGaugeWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := raft.DefaultConfig()
-		c.LocalID, c.LogOutput = "n1", io.Discard
-		var over tenure
-		store, ending := raft.NewInmemStore(), make(chan struct{})
-		log := &countedLog{LogStore: store}
-		snapshots, addr := raft.NewInmemSnapshotStore(), raft.ServerAddress("n1")
-		_, link := raft.NewInmemTransport(addr)
-		members := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: addr}}}
-		if err := raft.BootstrapCluster(c, log, store, snapshots, link, members); err != nil {
-			t.Fatal(err)
-		}
-		r, err := raft.NewRaft(c, &raft.MockFSM{}, raftsLog{log, over.over, ending, nil}, store, snapshots, link)
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-		if r.State() != raft.Leader {
-			t.Fatal("it does not lead")
-		}
-		over.mu.Lock()
-		waits := over.done != nil
-		over.mu.Unlock()
-		if !waits {
-			t.Error("the gauge does not wait: has raft another name for it?")
-		}
-		if log.requests > 0 {
-			t.Errorf("it was read %d times", log.requests)
-		}
-		if err := r.Shutdown().Error(); err != nil {
-			t.Fatal(err)
-		}
-		over.end() // else it would not end
+		return loser.Leading() != 0 || next.Transfer(loser.in().Node()) == nil && loser.Leading() != 0
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm/queue"
 )
 
@@ -31,7 +32,7 @@ func TestGoesOnAfterFailedTransfer(t *testing.T) {
 	n.Reconfigure(nil)
 	deaf.mesh.DropGroup(1)
 	deaf.mesh.Transport(1) // of which nothing is taken
-	if err := g.Transfer(deaf.config.Node); !errors.Is(err, ErrNotHandedOver) || g.in().leadership.transferring.Load() {
+	if err := g.Transfer(deaf.config.Node); !errors.Is(err, replica.ErrNotHandedOver) || g.in().leadership.transferring.Load() {
 		t.Fatalf("a transfer to one whose raft hangs: %v", err)
 	}
 	expire(t, g)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
@@ -163,7 +164,7 @@ func mustLose(t *testing.T, n *lone, g, other *Group) {
 		})
 	}
 	for _, r := range []*Group{g, other} {
-		if r != nil && (r.Leading() != 0 || r.in().raft.Load().State() == raft.Leader) {
+		if r != nil && (r.Leading() != 0 || r.in().Raft().State() == raft.Leader) {
 			t.Fatal("it leads, and lacks what is committed")
 		}
 	}
@@ -191,7 +192,7 @@ func TestLearnerGivesNoVote(t *testing.T) {
 	asker := c.start(asks, 1)
 	name := raft.ServerID(trioNames[learns])
 	await(t, "a link", func() bool { return c.hosts[asks].linked(string(name)) })
-	transport := c.hosts[asks].mesh.Transport(1).(transport)
+	transport := c.hosts[asks].mesh.Transport(1).(replica.Transport)
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}
 	for _, in := range []uint64{voted, term, term + 5} {
 		var pre raft.RequestPreVoteResponse
@@ -227,7 +228,7 @@ func (n *lone) linked(node string) bool {
 // mustVote reads the term of the last vote.
 func mustVote(t *testing.T, g *Group) uint64 {
 	t.Helper()
-	n, err := g.in().log.GetUint64([]byte(raftlog.VoteTermKey))
+	n, err := g.in().store.GetUint64([]byte(raftlog.VoteTermKey))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +249,7 @@ func TestLearnerOfIdleQueue(t *testing.T) {
 	learner := c.start(learns, 1)
 	await(t, "the learner votes", func() bool { return learner.Doubt() == nil })
 	mustHold(t, learner, 2)
-	await(t, "it stands by raft's timers", func() bool { return learner.in().raft.Load().ReloadableConfig().HeartbeatTimeout < never })
+	await(t, "it stands by raft's timers", func() bool { return learner.in().Raft().ReloadableConfig().HeartbeatTimeout < replica.Never })
 	await(t, "that is said", func() bool { return strings.Contains(c.log.String(), "the replica is up to date again") })
 }
 
@@ -275,7 +276,7 @@ func TestLearnersAreStuck(t *testing.T) {
 		}
 	}
 	for _, g := range learners {
-		if c := g.in().raft.Load().ReloadableConfig(); c.HeartbeatTimeout != never || c.ElectionTimeout != never {
+		if c := g.in().Raft().ReloadableConfig(); c.HeartbeatTimeout != replica.Never || c.ElectionTimeout != replica.Never {
 			t.Errorf("it would stand by raft's timers, after %v and %v", c.HeartbeatTimeout, c.ElectionTimeout)
 		}
 		await(t, "it stands still", func() bool {
@@ -313,24 +314,24 @@ func TestLearnersAreStuck(t *testing.T) {
 // A leader's answer counts if raft takes entries from that leader, and if its
 // log ends with an entry of its own; the first such answer stands.
 func TestLearnerGoal(t *testing.T) {
-	goal := func(term uint64, end logPosition) item {
+	goal := func(term uint64, end replica.Position) item {
 		return item{kind: learnerGoal, group: 7, term: term, position: end}
 	}
 	for _, tc := range []struct {
 		name  string
 		voted []item
-		want  logPosition
+		want  replica.Position
 	}{
-		{"of an earlier term", []item{goal(4, logPosition{4, 9})}, logPosition{}},
-		{"its log ends with another's entry", []item{goal(5, logPosition{4, 9})}, logPosition{}},
-		{"of this term", []item{goal(5, logPosition{5, 9})}, logPosition{5, 9}},
-		{"of a later term", []item{goal(6, logPosition{6, 9})}, logPosition{6, 9}},
-		{"the first one stands", []item{goal(5, logPosition{5, 9}), goal(5, logPosition{5, 11})}, logPosition{5, 9}},
-		{"of another group", []item{{kind: learnerGoal, group: 8, term: 5, position: logPosition{5, 9}}}, logPosition{}},
+		{"of an earlier term", []item{goal(4, position(4, 9))}, replica.Position{}},
+		{"its log ends with another's entry", []item{goal(5, position(4, 9))}, replica.Position{}},
+		{"of this term", []item{goal(5, position(5, 9))}, position(5, 9)},
+		{"of a later term", []item{goal(6, position(6, 9))}, position(6, 9)},
+		{"the first one stands", []item{goal(5, position(5, 9)), goal(5, position(5, 11))}, position(5, 9)},
+		{"of another group", []item{{kind: learnerGoal, group: 8, term: 5, position: position(5, 9)}}, replica.Position{}},
 	} {
 		m := &pupil{term: 5}
 		s := &learners{node: "n1", worker: worker.New(worker.Options{}), list: map[fsm.GroupID]*learner{7: {group: m}}}
-		s.find = func(fsm.GroupID) learnerGroup { return m }
+		s.find = func(fsm.GroupID) replica.Learner { return m }
 		for _, it := range tc.voted {
 			s.receive("n2", appendItem(nil, it), nil)
 		}
@@ -343,15 +344,15 @@ func TestLearnerGoal(t *testing.T) {
 // A learner is up to date when its log is as up to date as its leader's was.
 func TestLearnerReached(t *testing.T) {
 	for _, tc := range []struct {
-		goal, log logPosition
+		goal, log replica.Position
 		want      bool
 	}{
-		{logPosition{}, logPosition{5, 9}, false}, // nobody has said where
-		{logPosition{5, 9}, logPosition{}, false},
-		{logPosition{5, 9}, logPosition{5, 8}, false},
-		{logPosition{5, 9}, logPosition{4, 20}, false}, // what it had before
-		{logPosition{5, 9}, logPosition{5, 9}, true},
-		{logPosition{5, 9}, logPosition{6, 8}, true}, // from a later leader
+		{replica.Position{}, position(5, 9), false}, // nobody has said where
+		{position(5, 9), replica.Position{}, false},
+		{position(5, 9), position(5, 8), false},
+		{position(5, 9), position(4, 20), false}, // what it had before
+		{position(5, 9), position(5, 9), true},
+		{position(5, 9), position(6, 8), true}, // from a later leader
 	} {
 		l := &learner{group: &pupil{term: 5, log: tc.log}, goal: tc.goal}
 		if got := l.reached(); got != tc.want {
@@ -360,87 +361,38 @@ func TestLearnerReached(t *testing.T) {
 	}
 }
 
-// forgetful is a store that cannot note that a doubt is over.
-type forgetful struct{ err error }
-
-func (forgetful) Doubt() string  { return "the store is older than its ledger" }
-func (f forgetful) Prove() error { return f.err }
-
-// A learner becomes a voter only when that is noted: it would be a learner again after a restart.
-// Until then it does not stand for election.
-func TestProofIsStored(t *testing.T) {
-	for _, failed := range []error{raftlog.ErrDropped, nil} {
-		var x trust
-		x.open(forgetful{failed}, 5)
-		if err := x.prove(); err != failed || x.isLearner() != (failed != nil) {
-			t.Errorf("the store answers %v: proven %v, a learner %v", failed, err, x.isLearner())
-		}
-		if why := x.refuses(); (why == ErrLearner) != (failed != nil) {
-			t.Errorf("the store answers %v: it does not stand since %v", failed, why)
-		}
-	}
-}
-
-// A replica whose store is lost has a past, even if nothing else is left of it than its doubt.
-func TestDoubtIsPast(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "queues")
-	for _, lost := range []bool{false, true} {
-		s, err := raftlog.Open(dir, raftlog.Options{Exit: func(int) { panic("exit") }})
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, err := s.Group(7)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := replica{log: g}
-		if past, err := r.hasPast(); err != nil || past != lost || (g.Doubt() != "") != lost {
-			t.Errorf("lost %v: it has a past: %v, doubt %q, %v", lost, past, g.Doubt(), err)
-		}
-		if err := g.StoreLog(threeVoters(1)); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // pupil is a replica that does nothing.
 type pupil struct {
-	trust    trust
+	trust    replica.Trust
 	members  []string // nil: trioNames
 	leads    bool
 	term     uint64
-	log      logPosition
+	log      replica.Position
 	barriers int
 	voted    int // how often that it votes
 }
 
-func (p *pupil) trusted() *trust     { return &p.trust }
-func (p *pupil) lastIndex() uint64   { return p.log.index }
-func (p *pupil) logEnd() logPosition { return p.log }
-func (p *pupil) votes()              { p.voted++ }
-func (p *pupil) isClosed() bool      { return false }
+func (p *pupil) Trusted() *replica.Trust  { return &p.trust }
+func (p *pupil) LastIndex() uint64        { return p.log.Index }
+func (p *pupil) LogEnd() replica.Position { return p.log }
+func (p *pupil) Votes()                   { p.voted++ }
+func (p *pupil) IsClosed() bool           { return false }
 
-func (p *pupil) founders() []string {
+func (p *pupil) Founders() []string {
 	if p.members == nil {
 		return trioNames
 	}
 	return p.members
 }
 
-func (p *pupil) role() (raft.RaftState, uint64) {
+func (p *pupil) Role() (raft.RaftState, uint64) {
 	if p.leads {
 		return raft.Leader, p.term
 	}
 	return raft.Follower, p.term
 }
 
-func (p *pupil) barrier(time.Duration) error {
+func (p *pupil) Barrier(time.Duration) error {
 	p.barriers++
 	return nil
 }

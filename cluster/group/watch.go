@@ -11,112 +11,32 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/durations"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
 
 const (
-	// watchEvery is how often leaders with work waiting are checked.
-	watchEvery = 250 * time.Millisecond
 	// manyStalls: for each further manyStalls stalled leaders, every leader is given one more
 	// bound. When many stall at once, a busy machine is a more likely cause than a fault of each,
 	// and elections would make it busier.
 	manyStalls = 256
 	// maxBounds is how many bounds more a leader is given at most because others get on.
 	maxBounds = 15
-	// A leader that has resigned pauses before it resigns again and before it stands for election
-	// where others can win. The pause starts at shortPause and doubles each time, up to
-	// longestPause; it starts over after another longestPause.
-	shortPause   = 5 * time.Second
-	longestPause = 80 * time.Second
 	// keptResignations is how many resignations are remembered.
 	keptResignations = 16
 )
 
-// Reasons for a leader to resign: the kind of work that makes no progress.
-const (
-	StuckEntries  = "entries"  // entries in the log, or waiting for it, are not applied
-	StuckTick     = "tick"     // something is due and no tick is applied
-	StuckSettings = "settings" // of the queue, in a new revision
-	StuckEffects  = "effects"  // what was applied is not answered, or not delivered
-	StuckDisk     = "disk"     // the node's disk, see Host.Withdraw
-	StuckCatalog  = "catalog"  // entries of the catalog
-)
-
-// Reasons lists all of these in display order.
-var Reasons = []string{StuckEntries, StuckTick, StuckSettings, StuckEffects, StuckDisk, StuckCatalog}
-
-// Stall is a leader whose work makes no progress.
+// Stall is a leader on this node whose work makes no progress.
 type Stall struct {
-	Group  *Group // nil for the catalog
-	Reason string
-	For    time.Duration
-	// Keeps says why the leader does not resign; empty if it does.
-	Keeps                       string
-	Term, Last, Commit, Applied uint64
-}
-
-// Reasons for a stalled leader not to resign.
-const (
-	keepsAlone    = "it has no other voter"
-	keepsMajority = "no majority of its members is up"
-	keepsNobody   = "no other member can be elected"
-	keepsPause    = "it resigned a short time ago"
-)
-
-// whyKeep says why a stalled leader keeps its leadership: resigning would not help. It returns ""
-// if the leader may resign.
-func (r *replica) whyKeep(last *resignation, now time.Duration) string {
-	voters := r.Voters()
-	switch {
-	case len(voters) < 2:
-		return keepsAlone
-	case !r.mesh.HasMajority(voters):
-		return keepsMajority
-	case last.until.Load() > int64(now):
-		return keepsPause
-	}
-	return ""
-}
-
-// resignation is what a replica remembers about its last resignation on this node.
-type resignation struct {
-	term  atomic.Uint64 // in which it resigned; 0: none
-	until atomic.Int64  // in the watch's time; before then it neither resigns nor campaigns where others can win
-	pause time.Duration // the last pause; owned by the watch's goroutine
-	at    time.Duration // when the pause began; likewise
-}
-
-// begin records that the replica resigns in a term.
-func (r *resignation) begin(term uint64, now time.Duration) {
-	if now-r.at > longestPause+r.pause {
-		r.pause = 0
-	}
-	r.at, r.pause = now, min(max(2*r.pause, shortPause), longestPause)
-	r.until.Store(int64(now + r.pause))
-	r.term.Store(term)
+	Group *Group // nil for the catalog
+	replica.Stalled
 }
 
 // Resignation describes a leadership that was given up.
 type Resignation struct {
 	Stall
 	At fsm.Time
-}
-
-// mark records since when one kind of work has waited without progress.
-type mark struct {
-	waits    bool
-	progress uint64
-	since    time.Duration
-}
-
-// update records the state of the work and returns for how long it has stalled.
-func (m *mark) update(waits bool, progress uint64, now time.Duration) time.Duration {
-	if !waits || !m.waits || m.progress != progress {
-		*m = mark{waits, progress, now}
-		return 0
-	}
-	return now - m.since
 }
 
 // watch watches those leaders of a host that have work waiting. A leader that makes no progress
@@ -170,7 +90,7 @@ func (t *throughput) waitFor(n int, now, window time.Duration) time.Duration {
 }
 
 // watched holds the progress of a group under watch.
-type watched struct{ entries, tick, settings, effects mark }
+type watched struct{ entries, tick, settings, effects replica.Mark }
 
 func newWatch(h *Host) *watch {
 	w := &watch{
@@ -201,7 +121,7 @@ func (w *watch) add(g *instance) {
 func (w *watch) run(stop <-chan struct{}) {
 	w.worker.Run(stop, func(time.Time) time.Duration {
 		if w.check() {
-			return watchEvery
+			return replica.WatchEvery
 		}
 		return 0
 	})
@@ -222,11 +142,11 @@ func (w *watch) check() bool {
 		if s.For > 0 {
 			slow++
 		}
-		if was.waits && (!x.entries.waits || x.entries.progress != was.progress) {
+		if was.Waits && (!x.entries.Waits || x.entries.Progress != was.Progress) {
 			done++
 		}
 		if s.For >= bound && s.For >= bound+w.slack(g.Voters()...) {
-			s.Keeps = g.whyKeep(&g.leadership.resigned, now)
+			s.Keeps = g.WhyKeep(&g.leadership.resigned, now)
 			stalls[g] = s
 			if s.Keeps == "" {
 				w.resign(g, s, now)
@@ -275,6 +195,15 @@ func (w *watch) count(reason string, n uint64) {
 	w.resigned[reason] += n
 }
 
+// Awake is the time by which progress is counted.
+func (h *Host) Awake() time.Duration { return h.watch.now() }
+
+// Bound is for how long a leader may make no progress.
+func (h *Host) Bound() time.Duration { return h.watch.bound }
+
+// Resigned records that this node has given the catalog up.
+func (h *Host) Resigned(s replica.Stalled) { h.watch.note(Stall{Stalled: s}) }
+
 // Stalls returns the leaders on this node whose work makes no progress, ordered by group number.
 func (h *Host) Stalls() (list []Stall) {
 	h.watch.mu.Lock()
@@ -292,7 +221,7 @@ func (h *Host) Resignations() (count map[string]uint64, last []Resignation) {
 	h.watch.mu.Lock()
 	defer h.watch.mu.Unlock()
 	count = map[string]uint64{}
-	for _, reason := range Reasons {
+	for _, reason := range replica.Reasons {
 		count[reason] = h.watch.resigned[reason]
 	}
 	return count, slices.Clone(h.watch.last)
@@ -301,31 +230,31 @@ func (h *Host) Resignations() (count map[string]uint64, last []Resignation) {
 // stall returns for how long work of the group has made no progress, and whether the group has any
 // work.
 func (g *instance) stall(x *watched, now time.Duration) (s Stall, busy bool) {
-	if g.isClosed() || !g.isLeader() || g.barred() {
+	if g.IsClosed() || !g.IsLeader() || g.barred() {
 		*x = watched{}
 		return Stall{}, g.leadsNobody(now)
 	}
-	r, l := g.raft.Load(), &g.leadership
-	s = Stall{Group: g.shell, Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}
+	r, l := g.Raft(), &g.leadership
+	s = Stall{Group: g.shell, Stalled: replica.Stalled{Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}}
 	serves := l.term.Load() != 0
 	entries := s.Last > s.Applied || g.proposer.busy()
 	if l.transferring.Load() { // which has time limits of its own
 		*x = watched{}
 		return s, true
 	}
-	s.For, s.Reason = x.entries.update(entries, s.Applied, now), StuckEntries
+	s.For, s.Reason = x.entries.Update(entries, s.Applied, now), replica.StuckEntries
 	performs, steps := g.outgoing.progress()
-	if d := x.effects.update(performs, steps, now); d > s.For {
-		s.For, s.Reason = d, StuckEffects
+	if d := x.effects.Update(performs, steps, now); d > s.For {
+		s.For, s.Reason = d, replica.StuckEffects
 	}
-	tick, settings := x.tick.waits, x.settings.waits
+	tick, settings := x.tick.Waits, x.settings.Waits
 	if w, ok := g.applier.waiting(serves, &g.settings); ok {
 		tick, settings = w.tick, w.settings
-		if d := x.tick.update(w.tick, w.ticks, now); d > s.For {
-			s.For, s.Reason = d, StuckTick
+		if d := x.tick.Update(w.tick, w.ticks, now); d > s.For {
+			s.For, s.Reason = d, replica.StuckTick
 		}
-		if d := x.settings.update(w.settings, w.revision, now); d > s.For {
-			s.For, s.Reason = d, StuckSettings
+		if d := x.settings.Update(w.settings, w.revision, now); d > s.For {
+			s.For, s.Reason = d, replica.StuckSettings
 		}
 	}
 	return s, entries || tick || settings || performs || !serves
@@ -335,23 +264,23 @@ func (g *instance) stall(x *watched, now time.Duration) (s Stall, busy bool) {
 // takes over for a long time, the group resumes its leadership.
 func (g *instance) leadsNobody(now time.Duration) bool {
 	l := &g.leadership
-	if g.isClosed() || !g.isLeader() || !l.hasResigned() {
+	if g.IsClosed() || !g.IsLeader() || !l.hasResigned() {
 		return false
 	}
-	if now-l.resigned.at > 3*g.host.watch.bound {
+	if now-l.resigned.At > 3*g.host.watch.bound {
 		g.slog.Warn("a leader that makes no progress keeps leading: no member has taken over")
-		l.resigned.term.Store(0)
-		g.spawn(g.review)
+		l.resigned.Term.Store(0)
+		g.host.tasks.Go(g.review)
 	}
 	return true
 }
 
 // busy reports whether the group has work that is not under watch.
 func (g *instance) busy() bool {
-	if g.isClosed() || !g.isLeader() || g.barred() {
+	if g.IsClosed() || !g.IsLeader() || g.barred() {
 		return false
 	}
-	r := g.raft.Load()
+	r := g.Raft()
 	performs, _ := g.outgoing.progress()
 	return performs || g.proposer.busy() || r.LastIndex() > r.AppliedIndex()
 }
@@ -360,26 +289,26 @@ func (g *instance) busy() bool {
 // on it: this node stops serving the group in this term, asks the members which of them can be
 // elected, and tells that member to stand.
 func (g *instance) resign(s Stall, now time.Duration) {
-	g.leadership.resigned.begin(s.Term, now)
+	g.leadership.resigned.Begin(s.Term, now)
 	g.slog.Warn("a leader is making no progress and resigns", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
 		"term", s.Term, "last", s.Last, "commit", s.Commit, "applied", s.Applied)
-	g.spawn(g.review)
+	g.host.tasks.Go(g.review)
 	g.host.elections.begin(g)
 }
 
 // transferTo implements electable. This replica is raft's leader and must not serve.
 func (g *instance) transferTo(node string, wins bool) {
-	g.spawn(func() {
-		term, leads := g.leadsIn()
+	g.host.tasks.Go(func() {
+		term, leads := g.LeadsIn()
 		resigned := g.leadership.hasResigned() && g.Quarantined() == nil
 		switch {
-		case !leads || !g.barred() || g.isClosed():
+		case !leads || !g.barred() || g.IsClosed():
 		case resigned && !wins:
-			g.slog.Warn("a leader that makes no progress keeps leading: " + keepsNobody)
-			g.leadership.resigned.term.Store(0)
+			g.slog.Warn("a leader that makes no progress keeps leading: " + replica.KeepsNobody)
+			g.leadership.resigned.Term.Store(0)
 			g.review()
 		default:
-			g.handover.yield(&g.replica, node, term, resigned)
+			g.Yield(node, term, resigned)
 		}
 	})
 }
@@ -437,13 +366,13 @@ func (h *Host) Meters() Meters {
 // refusals is a transport that counts the requests to append that other members refuse. Behind a
 // refusal in a pipeline raft sends the request again without one.
 type refusals struct {
-	transport
+	replica.Transport
 	count *atomic.Uint64
 }
 
 // AppendEntries implements raft.Transport.
 func (r refusals) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	err := r.transport.AppendEntries(id, addr, args, resp)
+	err := r.Transport.AppendEntries(id, addr, args, resp)
 	if err == nil && !resp.Success {
 		r.count.Add(1)
 	}

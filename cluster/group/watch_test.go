@@ -1,7 +1,6 @@
 package group
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -48,7 +48,7 @@ func (c *trio) mustResign(clock *handClock, g *Group, reason string) *Group {
 		return count[reason] > 0
 	})
 	count, last := h.Resignations()
-	for _, other := range Reasons {
+	for _, other := range replica.Reasons {
 		if other != reason && count[other] != 0 {
 			c.t.Errorf("it has resigned for %s", other)
 		}
@@ -88,10 +88,10 @@ func TestLeaderHangs(t *testing.T) {
 	goOn := sync.OnceFunc(g.in().applier.mu.Unlock)
 	defer goOn() // a machine that hangs for ever cannot be closed
 	mustSubmit(t, g, enqueues(2, -1, "m"))
-	next := c.mustResign(clock, g, StuckEntries)
+	next := c.mustResign(clock, g, replica.StuckEntries)
 	await(t, "what it had proposed is there", func() bool { return ready(next) == 2 })
 	goOn()
-	await(t, "the former leader follows", func() bool { return ready(g) == 2 && g.in().raft.Load().State() == raft.Follower })
+	await(t, "the former leader follows", func() bool { return ready(g) == 2 && g.in().Raft().State() == raft.Follower })
 	c.mustServe(1, 3)
 }
 
@@ -108,7 +108,7 @@ func TestEffectsHang(t *testing.T) {
 	defer close(o.hang)
 	mustSubmit(t, g, enqueues(2, -1, "m"))
 	await(t, "it is applied", func() bool { return ready(g) == 2 })
-	next := c.mustResign(clock, g, StuckEffects)
+	next := c.mustResign(clock, g, replica.StuckEffects)
 	mustSubmit(t, next, enqueues(3, -1, "m"))
 	await(t, "the next leader serves", func() bool { return ready(next) == 3 })
 }
@@ -124,7 +124,7 @@ func TestTickHangs(t *testing.T) {
 	g.in().timer.mu.Unlock()
 	mustSubmit(t, g, enqueues(1, 1, "short", "lives"))
 	await(t, "they are applied", func() bool { return ready(g) == 2 && !g.in().busy() })
-	next := c.mustResign(clock, g, StuckTick)
+	next := c.mustResign(clock, g, replica.StuckTick)
 	expire(t, next)
 }
 
@@ -147,7 +147,7 @@ func TestSettingsHang(t *testing.T) {
 	g.in().settings.mu.Unlock()
 	c.host(g).Reconfigure(nil)
 	g.in().settings.change()
-	next := c.mustResign(clock, g, StuckSettings)
+	next := c.mustResign(clock, g, replica.StuckSettings)
 	await(t, "the settings are those of the catalog", func() (yes bool) {
 		next.View(func(m *queue.Machine) { yes = m.Config().DeliveryLimit == 7 })
 		return yes
@@ -182,7 +182,7 @@ func TestStallIsNoHang(t *testing.T) {
 	clock.pass(1)
 	w.check()
 	release()
-	if count, _ := c.host(g).Resignations(); count[StuckEntries] != 1 {
+	if count, _ := c.host(g).Resignations(); count[replica.StuckEntries] != 1 {
 		t.Errorf("resignations %v", count)
 	}
 }
@@ -265,14 +265,14 @@ func TestNobodyToTakeOver(t *testing.T) {
 	await(t, "it is seen that nobody is up", func() bool { return !h.mesh.HasMajority(trioNames) })
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	clock.await(t, "it is seen to stand still", func() bool { return len(h.Stalls()) == 1 })
-	if s := h.Stalls()[0]; s.Group != g || s.Reason != StuckEntries || s.Keeps != keepsMajority || s.Last <= s.Commit {
+	if s := h.Stalls()[0]; s.Group != g || s.Reason != replica.StuckEntries || s.Keeps != replica.KeepsMajority || s.Last <= s.Commit {
 		t.Errorf("it stands still as %+v", s)
 	}
 	term := g.Term()
 	for range 3 {
 		h.watch.check()
 	}
-	if count, _ := h.Resignations(); count[StuckEntries] != 0 || g.Leading() != term {
+	if count, _ := h.Resignations(); count[replica.StuckEntries] != 0 || g.Leading() != term {
 		t.Errorf("resignations %v, leading in %d", count, g.Leading())
 	}
 
@@ -283,7 +283,7 @@ func TestNobodyToTakeOver(t *testing.T) {
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "the only member is seen to stand still", func() bool {
 		list := lone.Stalls()
-		return len(list) == 1 && list[0].Keeps == keepsAlone
+		return len(list) == 1 && list[0].Keeps == replica.KeepsAlone
 	})
 }
 
@@ -295,29 +295,29 @@ func TestPauseAfterResignation(t *testing.T) {
 	c := mustTrio(t, clock.set, patientRaft)
 	g := c.mustOpen(1)[0]
 	h := c.host(g)
-	for _, want := range []time.Duration{shortPause, 2 * shortPause, 4 * shortPause, 8 * shortPause, longestPause, longestPause} {
-		if g.in().resignedLately() || g.in().whyKeep(&g.in().leadership.resigned, clock.now()) != "" {
+	for _, want := range []time.Duration{replica.ShortPause, 2 * replica.ShortPause, 4 * replica.ShortPause, 8 * replica.ShortPause, replica.LongestPause, replica.LongestPause} {
+		if g.in().resignedLately() || g.in().WhyKeep(&g.in().leadership.resigned, clock.now()) != "" {
 			t.Fatal("it waits although nothing has happened")
 		}
-		h.watch.resign(g.in(), Stall{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
+		h.watch.resign(g.in(), Stall{Group: g, Stalled: replica.Stalled{Reason: replica.StuckEntries, Term: g.Term() + 100}}, clock.now())
 		clock.pass(want - 1)
-		if !g.in().resignedLately() || g.in().whyKeep(&g.in().leadership.resigned, clock.now()) != keepsPause {
+		if !g.in().resignedLately() || g.in().WhyKeep(&g.in().leadership.resigned, clock.now()) != replica.KeepsPause {
 			t.Errorf("it does not wait for %v", want)
 		}
 		clock.pass(1)
 	}
-	clock.pass(2*longestPause + 1)
-	h.watch.resign(g.in(), Stall{Group: g, Reason: StuckEntries, Term: g.Term() + 100}, clock.now())
-	if clock.pass(shortPause); g.in().resignedLately() {
+	clock.pass(2*replica.LongestPause + 1)
+	h.watch.resign(g.in(), Stall{Group: g, Stalled: replica.Stalled{Reason: replica.StuckEntries, Term: g.Term() + 100}}, clock.now())
+	if clock.pass(replica.ShortPause); g.in().resignedLately() {
 		t.Error("it waits for something that is long ago")
 	}
 	if _, last := h.Resignations(); len(last) != 7 {
 		t.Errorf("%d resignations are remembered", len(last))
 	}
 	for range 2 * keptResignations {
-		h.watch.resign(g.in(), Stall{Group: g, Reason: StuckTick, Term: g.Term() + 100}, clock.now())
+		h.watch.resign(g.in(), Stall{Group: g, Stalled: replica.Stalled{Reason: replica.StuckTick, Term: g.Term() + 100}}, clock.now())
 	}
-	if _, last := h.Resignations(); len(last) != keptResignations || last[0].Reason != StuckTick {
+	if _, last := h.Resignations(); len(last) != keptResignations || last[0].Reason != replica.StuckTick {
 		t.Errorf("%d resignations are remembered", len(last))
 	}
 }
@@ -332,18 +332,18 @@ func TestResignationInVain(t *testing.T) {
 	h := c.host(g)
 	term := g.Term()
 	h.elections.mu.Lock() // nobody looks for another one
-	g.in().leadership.resigned.term.Store(term)
-	g.in().leadership.resigned.at = clock.now()
+	g.in().leadership.resigned.Term.Store(term)
+	g.in().leadership.resigned.At = clock.now()
 	g.in().transferTo("n9", false)
 	h.elections.mu.Unlock()
 	await(t, "it serves again", func() bool { return g.Leading() == term })
 
-	g.in().leadership.resigned.term.Store(term)
+	g.in().leadership.resigned.Term.Store(term)
 	if x := (&watched{}); !g.in().leadsNobody(clock.now()) {
 		t.Errorf("it is not looked at any more: %+v", x)
 	}
 	clock.pass(3*h.watch.bound + 1)
-	if !g.in().leadsNobody(clock.now()) || g.in().leadership.resigned.term.Load() != 0 {
+	if !g.in().leadsNobody(clock.now()) || g.in().leadership.resigned.Term.Load() != 0 {
 		t.Error("it leads nobody for ever")
 	}
 	await(t, "it serves again", func() bool { return g.Leading() == term })
@@ -357,7 +357,7 @@ func TestNobodyTakesOver(t *testing.T) {
 	term := g.Term()
 	gone := c.other(g)
 	gone.shut(t)
-	g.in().leadership.resigned.term.Store(term)
+	g.in().leadership.resigned.Term.Store(term)
 	g.in().transferTo(gone.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
 	c.mustServe(1, 1)
@@ -372,7 +372,7 @@ func TestTransfereeHangs(t *testing.T) {
 	transferee := c.other(g)
 	transferee.mesh.DropGroup(1)
 	transferee.mesh.Transport(1) // of which nothing is taken
-	g.in().leadership.resigned.term.Store(term)
+	g.in().leadership.resigned.Term.Store(term)
 	g.in().transferTo(transferee.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
 	if log := c.log.String(); !strings.Contains(log, "did not win the election in time") {
@@ -408,7 +408,7 @@ func TestCrowdIsGivenTime(t *testing.T) {
 	clock := &handClock{}
 	c := mustTrio(t, clock.set, quickWatch)
 	g := c.mustOpen(1)[0]
-	w, r := c.host(g).watch, g.in().raft.Load()
+	w, r := c.host(g).watch, g.in().Raft()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "it has begun its term", func() bool { return ready(g) == 1 && r.AppliedIndex() == r.LastIndex() })
 	last := r.LastIndex()
@@ -504,21 +504,6 @@ func TestHandoverIsNoHang(t *testing.T) {
 	}
 }
 
-// Work that goes on stands still for no time, whatever else does.
-func TestMark(t *testing.T) {
-	var m mark
-	var got []string
-	for i, step := range []struct {
-		waits    bool
-		progress uint64
-	}{{true, 1}, {true, 1}, {true, 2}, {true, 2}, {true, 2}, {false, 2}, {true, 2}, {true, 2}} {
-		got = append(got, fmt.Sprint(int(m.update(step.waits, step.progress, time.Duration(i)))))
-	}
-	if want := strings.Fields("0 1 0 1 2 0 0 1"); !slices.Equal(got, want) {
-		t.Errorf("it stands still for %q, want %q", got, want)
-	}
-}
-
 // A member that has resigned lately does not stand, unless nobody else can win.
 func TestElectResigned(t *testing.T) {
 	for _, tc := range []struct {
@@ -529,7 +514,7 @@ func TestElectResigned(t *testing.T) {
 		p.nodes["a"].tired = true
 		for _, n := range p.nodes {
 			if slices.Contains(tc.longer, n.name) {
-				n.log.index++
+				n.log.Index++
 			}
 		}
 		for _, name := range p.order {
@@ -545,7 +530,7 @@ func TestElectResigned(t *testing.T) {
 		p.nodes[name].start()
 	}
 	p.nodes["a"].tired = true
-	p.nodes["a"].log.index++
+	p.nodes["a"].log.Index++
 	p.run(3 * time.Second)
 	p.mustCampaign("a")
 	p.mustLead("a")
@@ -562,7 +547,7 @@ func TestWithdraw(t *testing.T) {
 		l := c.mustLead(1)
 		return g.Leading() == 0 && l != g
 	})
-	if count, _ := h.Resignations(); count[StuckDisk] != 1 {
+	if count, _ := h.Resignations(); count[replica.StuckDisk] != 1 {
 		t.Errorf("resignations %v", count)
 	}
 	h.Return()

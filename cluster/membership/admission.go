@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/audit"
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/certs"
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
@@ -43,7 +43,7 @@ type admission struct {
 	config  *Config
 	slog    *slog.Logger
 	links   *links
-	catalog *group.Catalog
+	catalog *replicated.Catalog
 	members *members
 }
 

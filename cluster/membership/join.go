@@ -15,7 +15,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/quorate/quorate/cluster/group"
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
@@ -36,7 +36,7 @@ type joiner struct {
 	config  *Config
 	slog    *slog.Logger
 	links   *links
-	catalog *group.Catalog
+	catalog *replicated.Catalog
 	founded atomic.Bool // by this process
 }
 
@@ -295,7 +295,7 @@ type registration struct {
 	config      *Config
 	slog        *slog.Logger
 	directory   *directory
-	catalog     *group.Catalog
+	catalog     *replicated.Catalog
 	incarnation [16]byte
 	boot        atomic.Uint64 // 0: none yet
 	renewed     func(boot uint64)

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/audit"
-	"github.com/quorate/quorate/cluster/group"
+	replicated "github.com/quorate/quorate/cluster/catalog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -38,7 +39,7 @@ type members struct {
 	config  *Config
 	slog    *slog.Logger
 	links   *links
-	catalog *group.Catalog
+	catalog *replicated.Catalog
 	now     func() fsm.Time
 	last    func(ctx context.Context, node string) (index uint64, ok bool) // of a node's replica of the catalog
 
@@ -128,7 +129,7 @@ func (m *members) audit(a *logpb.AdmitNode) {
 
 // inGroup reports whether a node is in the catalog's group.
 func (m *members) inGroup(node string) bool {
-	return slices.ContainsFunc(m.catalog.Configuration(), func(x group.Member) bool { return x.Node == node })
+	return slices.ContainsFunc(m.catalog.Configuration(), func(x replica.Member) bool { return x.Node == node })
 }
 
 // remove removes a node from the catalog's group, if the remaining members can commit that.
@@ -241,7 +242,7 @@ func (m *members) converge(ctx context.Context) {
 		}
 	}
 	for _, s := range view.Nodes() {
-		if !slices.ContainsFunc(config, func(x group.Member) bool { return x.Node == s.Name }) {
+		if !slices.ContainsFunc(config, func(x replica.Member) bool { return x.Node == s.Name }) {
 			if err := m.catalog.Add(s.Name); err != nil {
 				m.slog.Warn("node was not added to the catalog", "node", s.Name, "error", err)
 			}

@@ -19,8 +19,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quorate/quorate/cluster/audit"
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/certs"
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
@@ -73,7 +73,7 @@ type Enrolment interface {
 type Parts struct {
 	Mesh        *peer.Mesh
 	Incarnation [16]byte // of this process, as presented by the mesh
-	Catalog     *group.Catalog
+	Catalog     *replicated.Catalog
 	Guard       *worker.Guard
 	Now         func() fsm.Time
 	// SetNodes is called with the names of all nodes when these change.
@@ -98,7 +98,7 @@ type Membership struct {
 	members      *members
 	admission    *admission
 	registration *registration
-	catalog      *group.Catalog
+	catalog      *replicated.Catalog
 	loops        *worker.Tasks // nil before Connect
 }
 

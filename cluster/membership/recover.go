@@ -12,10 +12,12 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/explain"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -67,7 +69,7 @@ type RecoveredGroup struct {
 
 	id     fsm.QueueID
 	source *dataFolder
-	stored group.Stored
+	stored replica.Stored
 }
 
 // dataFolder is the data folder of a stopped node.
@@ -77,7 +79,7 @@ type dataFolder struct {
 	store     *raftlog.Store
 	groups    []fsm.GroupID // in the store
 	stable    *raftlog.Catalog
-	catalog   group.Stored
+	catalog   replica.Stored
 	view      *catalog.View
 }
 
@@ -95,7 +97,7 @@ func openFolder(dir string, o RecoverOptions) (*dataFolder, error) {
 	}
 	r.stable, err = raftlog.OpenCatalog(filepath.Join(dir, CatalogFolder), raftlog.CatalogOptions{Logger: o.Logger, Exit: o.Exit})
 	if err == nil {
-		r.catalog, r.view, err = group.InspectCatalog(r.stable)
+		r.catalog, r.view, err = replicated.Inspect(r.stable)
 	}
 	if err == nil {
 		err = readable(r.view)
@@ -293,7 +295,7 @@ func (r *dataFolder) take(rec *Recovery) error {
 	if err != nil {
 		return err
 	}
-	last, err := group.TakeOver(r.stable, &r.catalog, r.node, entry)
+	last, err := replica.TakeOver(r.stable, &r.catalog, r.node, entry)
 	if err == nil {
 		err = r.stable.Prove()
 	}
@@ -318,7 +320,7 @@ func (r *dataFolder) takeQueue(q *RecoveredGroup) error {
 	if err != nil {
 		return err
 	}
-	if _, err := group.TakeOver(log, &q.stored, r.node); err != nil {
+	if _, err := replica.TakeOver(log, &q.stored, r.node); err != nil {
 		return err
 	}
 	return log.Prove()

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quorate/quorate/cluster/group"
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -32,7 +32,7 @@ type verifier struct {
 	slog     *slog.Logger
 	links    *links
 	joiner   *joiner
-	catalog  *group.Catalog
+	catalog  *replicated.Catalog
 	guard    *worker.Guard
 	isolated func() bool // nobody has been heard for a while
 }

@@ -76,7 +76,7 @@ type Process struct {
 	Files, MaxFiles int // descriptors: open, and at most; 0: not known
 }
 
-// Lease is the right to route by the catalog, see group.Catalog.LeaseLeft.
+// Lease is the right to route by the catalog, see replicated.Catalog.LeaseLeft.
 type Lease struct {
 	Left time.Duration
 	Lost uint64
@@ -92,7 +92,7 @@ type Links struct {
 type Replicas struct {
 	Count        int
 	Quarantined  int               // queues
-	Unproven     int               // do not vote, see group.Doubt
+	Unproven     int               // do not vote, see replica.Doubt
 	Closed       int               // could not be opened
 	Failures     uint64            // to open or drop one
 	Stalled      int               // leaders that make no progress

@@ -10,7 +10,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
-	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/traffic"
 )
 
@@ -26,12 +26,12 @@ type Objects struct {
 // Queue is a queue as a node sees it.
 type Queue struct {
 	VHost, Name string
-	Type        string          // as it was declared, whether it is replicated or not
-	Led         *Lengths        // nil: the node does not lead it
-	Capacity    float64         // of its consumers, see queue.Capacity; if the node leads it
-	Counts      *traffic.Counts // of the node's clients; nil: there are none
-	Raft        *group.Progress // of the node's replica; nil: it has none, or keeps no log
-	Snapshot    int64           // of the replica; -1: there is none
+	Type        string            // as it was declared, whether it is replicated or not
+	Led         *Lengths          // nil: the node does not lead it
+	Capacity    float64           // of its consumers, see queue.Capacity; if the node leads it
+	Counts      *traffic.Counts   // of the node's clients; nil: there are none
+	Raft        *replica.Progress // of the node's replica; nil: it has none, or keeps no log
+	Snapshot    int64             // of the replica; -1: there is none
 }
 
 // kind says what the queue is, and what the node is to it; an empty role: it has no replica here.

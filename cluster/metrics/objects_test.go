@@ -13,9 +13,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/cmd/tidy/page"
 	"github.com/quorate/quorate/fsm/queue"
@@ -55,9 +55,9 @@ func TestObjects(t *testing.T) {
 	h := handlerOf(t, func() Objects {
 		return Objects{
 			Queues: []Queue{
-				{VHost: "/", Name: "q", Type: "quorum", Led: &Lengths{Ready: queue.Count{Messages: 3, Bytes: 30}, Consumers: 2}, Capacity: 0.25, Counts: &traffic.Counts{traffic.Publish: 7, traffic.Get: 1}, Raft: &group.Progress{Term: 2, Commit: 9}, Snapshot: -1},
+				{VHost: "/", Name: "q", Type: "quorum", Led: &Lengths{Ready: queue.Count{Messages: 3, Bytes: 30}, Consumers: 2}, Capacity: 0.25, Counts: &traffic.Counts{traffic.Publish: 7, traffic.Get: 1}, Raft: &replica.Progress{Term: 2, Commit: 9}, Snapshot: -1},
 				{VHost: "/", Name: "local", Type: "classic", Led: &Lengths{Ready: queue.Count{Messages: 2, Bytes: 20}}},
-				{VHost: "other", Name: "away", Type: "classic", Raft: &group.Progress{Term: 5}, Snapshot: 4},
+				{VHost: "other", Name: "away", Type: "classic", Raft: &replica.Progress{Term: 5}, Snapshot: 4},
 			},
 			Exchanges:   []Exchange{{"/", "", &traffic.Counts{traffic.Publish: 7}}},
 			Channels:    []Channel{{VHost: "/", Name: "c (1)", Unacked: 6, Counts: &traffic.Counts{traffic.Confirm: 5}}},
@@ -119,7 +119,7 @@ func TestNamesAreEscaped(t *testing.T) {
 func manyQueues(count int) []Queue {
 	queues := make([]Queue, count)
 	for i := range queues {
-		queues[i] = Queue{VHost: "/", Name: fmt.Sprint("queue-", i), Type: "quorum", Raft: &group.Progress{Term: 2, Commit: 4, Last: 4, Applied: 4}, Snapshot: -1}
+		queues[i] = Queue{VHost: "/", Name: fmt.Sprint("queue-", i), Type: "quorum", Raft: &replica.Progress{Term: 2, Commit: 4, Last: 4, Applied: 4}, Snapshot: -1}
 		if i%3 == 0 {
 			queues[i].Led = &Lengths{}
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/cluster/durations"
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/login"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -385,7 +385,7 @@ var table = []metric{
 	{"quorate_commands_repeated_total", counter, nil, "Commands that leaders on this node had already taken, and did not write to their logs again", one(func(s *Stats) uint64 { return s.Meters.Copies })},
 	{"quorate_commands_early_total", counter, nil, "Commands that leaders on this node refused because an earlier one was missing", one(func(s *Stats) uint64 { return s.Meters.Early })},
 	{"quorate_leader_resignations_total", counter, []string{"reason"}, "Leaderships that this node has resigned because work for the queue made no progress. reason: entries (not committed or not applied), tick (something is due), settings (a new revision is not applied), disk (the node's disk hangs), catalog (its entries are not committed or not applied)", func(s *Stats, add emit) {
-		for _, reason := range group.Reasons {
+		for _, reason := range replica.Reasons {
 			add(float64(s.Replicas.Resignations[reason]), reason)
 		}
 	}},

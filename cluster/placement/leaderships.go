@@ -12,8 +12,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
@@ -77,7 +77,7 @@ func (l *Leaderships) transferHere(id fsm.GroupID, to string) error {
 	}
 	g := l.node.Host.Group(id)
 	if g == nil {
-		return group.ErrNotLeading
+		return replica.ErrNotLeading
 	}
 	return g.Transfer(to)
 }

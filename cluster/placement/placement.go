@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/self"
@@ -35,7 +36,7 @@ import (
 type Config struct {
 	Node      string
 	Host      *group.Host
-	Catalog   *group.Catalog
+	Catalog   *replicated.Catalog
 	Mesh      *peer.Mesh
 	Replicas  *stats.Replicas
 	Placer    *Placer

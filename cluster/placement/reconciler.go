@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -167,7 +168,7 @@ func (r *Reconciler) Plan(g *group.Group) (*Plan, bool) {
 		}
 	}
 	for _, name := range p.wanted {
-		if !slices.ContainsFunc(config, func(m group.Member) bool { return m.Node == name }) {
+		if !slices.ContainsFunc(config, func(m replica.Member) bool { return m.Node == name }) {
 			p.missing = append(p.missing, name)
 		}
 	}

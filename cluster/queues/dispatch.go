@@ -13,6 +13,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
@@ -27,7 +28,7 @@ func (h host) Submit(to *stream.Route, leader string, b group.Batch) error {
 	if leader == h.Name() {
 		g := h.Groups.Group(to.Group())
 		if g == nil {
-			return group.ErrNotLeading
+			return replica.ErrNotLeading
 		}
 		return g.Submit(b)
 	}
@@ -257,7 +258,7 @@ type dispatcher struct {
 	// readsStored reports whether a node reads payloads from its own log.
 	readsStored func(node string) bool
 	// replica returns this node's replica of a group; nil: it has none.
-	replica func(fsm.GroupID) replica
+	replica func(fsm.GroupID) member
 }
 
 // weighedBatch is a delivery batch being filled, and the cost of its messages.
@@ -554,8 +555,8 @@ func (x *dispatcher) tell(g *group.Group, to fsm.ConsumerID, n stream.Notice) {
 // 512 KiB, which a client that does not read would keep in memory.
 const copyStored = 8 << 10
 
-// replica is a group that shares payloads with its leader.
-type replica interface {
+// member is a group that shares payloads with its leader.
+type member interface {
 	Spec() group.Spec
 	Stored(at group.Shared) []byte
 	Missed(node string)
@@ -632,7 +633,7 @@ func refusal(err error, pauses bool) peerpb.Notice_Kind {
 	switch {
 	case pauses && errors.Is(err, group.ErrFull):
 		return peerpb.Notice_FULL
-	case pauses && errors.Is(err, group.ErrTransferring):
+	case pauses && errors.Is(err, replica.ErrTransferring):
 		return peerpb.Notice_TRANSFERRING
 	}
 	return peerpb.Notice_NOT_LEADER

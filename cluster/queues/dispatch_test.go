@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
@@ -166,8 +167,8 @@ func TestRefusals(t *testing.T) {
 		pauses peerpb.Notice_Kind
 	}{
 		{group.ErrFull, peerpb.Notice_FULL},
-		{group.ErrTransferring, peerpb.Notice_TRANSFERRING},
-		{group.ErrNotLeading, peerpb.Notice_NOT_LEADER},
+		{replica.ErrTransferring, peerpb.Notice_TRANSFERRING},
+		{replica.ErrNotLeading, peerpb.Notice_NOT_LEADER},
 	} {
 		if got := refusal(x.why, true); got != x.pauses {
 			t.Errorf("%v: %v, want %v", x.why, got, x.pauses)

@@ -108,7 +108,7 @@ func New(c Config) *Queues {
 		Node: n, routes: x.Routes, links: &links{Node: n, transmit: n.Mesh.Send, unsent: map[unsent]struct{}{}},
 		chooser:     newChooser(n, c.Fields),
 		readsStored: func(to string) bool { return n.Mesh.ReadsStored(to) },
-		replica: func(id fsm.GroupID) replica {
+		replica: func(id fsm.GroupID) member {
 			if g := n.Groups.Group(id); g != nil {
 				return g
 			}

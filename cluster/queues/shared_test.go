@@ -64,7 +64,7 @@ func TestSharedPayloads(t *testing.T) {
 			n, links, sent := otherNode(w)
 			x := &dispatcher{Node: n, routes: stream.NewTable(host{Node: n}), links: links, readsStored: func(node string) bool { return node == "n1" && c.reads }}
 			_, back, told := otherNode(w)
-			r := &dispatcher{Node: w.node, routes: w.queues.Routes, links: back, replica: func(id fsm.GroupID) replica {
+			r := &dispatcher{Node: w.node, routes: w.queues.Routes, links: back, replica: func(id fsm.GroupID) member {
 				if id == 8 {
 					return log
 				}
@@ -110,7 +110,7 @@ func TestSharedPayloads(t *testing.T) {
 // A group of another queue shares nothing.
 func TestSharedByOtherQueue(t *testing.T) {
 	log := sharedLog{of: group.Spec{Group: 8, Queue: 2}, there: stored{1: grouptest.Payload("x")}}
-	r := &dispatcher{replica: func(fsm.GroupID) replica { return log }}
+	r := &dispatcher{replica: func(fsm.GroupID) member { return log }}
 	at := group.Shared{Ref: fsm.Ref{Index: 1, Size: uint32(len(log.there[1]))}, Term: 3}
 	if r.read(2, 8, at) == nil {
 		t.Error("what is there is not found")

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
@@ -29,9 +29,9 @@ const (
 
 // hash answers for this node's replica of a queue, or of the catalog.
 func (x *Inspector) hash(r *peerpb.HashRequest) *peerpb.HashReply {
-	var replica interface {
+	var here interface {
 		HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error)
-		Progress() group.Progress
+		Progress() replica.Progress
 	} = x.node.Catalog
 	if r.Queue != 0 {
 		g := x.node.Groups.Group(fsm.GroupID(r.Group))
@@ -41,13 +41,13 @@ func (x *Inspector) hash(r *peerpb.HashRequest) *peerpb.HashReply {
 		if r.At == 0 && (g.Leading() == 0 || g.Barrier(statsTimeout) != nil) {
 			return &peerpb.HashReply{}
 		}
-		replica = g
+		here = g
 	}
 	a := &peerpb.HashReply{Here: true}
 	var err error
-	a.Index, a.Hash, err = replica.HashAt(r.At, time.Duration(min(r.Wait, uint64(hashWait.Milliseconds())))*time.Millisecond)
-	if a.Last = replica.Progress().Last; err != nil {
-		a.Error, a.Passed = err.Error(), errors.Is(err, group.ErrPassed)
+	a.Index, a.Hash, err = here.HashAt(r.At, time.Duration(min(r.Wait, uint64(hashWait.Milliseconds())))*time.Millisecond)
+	if a.Last = here.Progress().Last; err != nil {
+		a.Error, a.Passed = err.Error(), errors.Is(err, replica.ErrPassed)
 	}
 	return a
 }

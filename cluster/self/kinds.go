@@ -1,6 +1,7 @@
 package self
 
 import (
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 )
@@ -53,7 +54,7 @@ const (
 var bounds = map[peer.Kind]peer.Bounds{
 	KindElection:       {Head: 4 << 20}, // of a hundred thousand groups
 	KindLearner:        {Head: 4 << 20},
-	KindCatalog:        {Head: group.MaxCatalogEntry + 1<<10},
+	KindCatalog:        {Head: replicated.MaxEntry + 1<<10},
 	KindSubmit:         {Head: group.MaxCommandBytes + 1<<10, Payload: peer.MaxMessage},
 	KindOutcomes:       {Head: 4 << 20},
 	KindDeliveries:     {Head: 16 << 20, Payload: peer.MaxMessage}, // with death records

@@ -18,6 +18,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
@@ -41,7 +42,7 @@ type Catalog interface {
 	// HashAt returns the hash of the state at an entry, see group.Group.
 	HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error)
 	// Progress says how far this node's replica is.
-	Progress() group.Progress
+	Progress() replica.Progress
 	// Propose commits commands in one entry. It returns their results once the views of this node
 	// and of all nodes that may route hold them.
 	Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)

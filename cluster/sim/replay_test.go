@@ -15,6 +15,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/cluster/raftlog"
@@ -86,7 +87,7 @@ func (r *recording) close() error { return errors.Join(r.catalog.Close(), r.queu
 
 // replay applies the logs of all queues, and returns what came out by their names.
 func (r *recording) replay(change func(queue string, index uint64, e *logpb.Entry), wants func(queue string, index uint64) bool) (map[string]*replay, error) {
-	_, view, err := group.InspectCatalog(r.catalog)
+	_, view, err := replicated.Inspect(r.catalog)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/metrics"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -69,7 +70,7 @@ func TestTimes(t *testing.T) {
 // TestMembers: a replica counts once, by what it is.
 func TestMembers(t *testing.T) {
 	var m metrics.Members
-	for _, p := range []group.Progress{
+	for _, p := range []replica.Progress{
 		{Role: "leader", Voter: true}, {Role: "follower", Voter: true}, {Role: "follower", Voter: true}, {Role: "follower"},
 		{Role: "candidate", Voter: true}, {Role: "shutdown"}, {},
 	} {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -14,7 +15,7 @@ type Group interface {
 	Spec() group.Spec
 	IsLocal() bool
 	Stats() group.Stats
-	Progress() group.Progress
+	Progress() replica.Progress
 	SnapshotIndex() int64
 	LogBytes() uint64
 	Quarantined() *group.Quarantine

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -35,8 +36,8 @@ func (s *source) Stats() group.Stats {
 	}
 	return s.stats
 }
-func (s *source) Progress() group.Progress {
-	return group.Progress{Role: "leader", Term: 2, Last: 5, Commit: 5, Applied: 5}
+func (s *source) Progress() replica.Progress {
+	return replica.Progress{Role: "leader", Term: 2, Last: 5, Commit: 5, Applied: 5}
 }
 func (s *source) SnapshotIndex() int64           { return -1 }
 func (s *source) LogBytes() uint64               { return s.stats.Ready.Bytes }

@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
+	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -38,7 +40,7 @@ type LocalConfig struct {
 	Clock                  *clock.Clock
 	Mesh                   *peer.Mesh
 	Host                   *group.Host
-	Catalog                *group.Catalog
+	Catalog                *replicated.Catalog
 	Resources              *alarm.Cluster
 	Watchdog               *watchdog.Watchdog
 	// Clients counts the connections at the AMQP listeners, and how many these take; Logins the
@@ -262,7 +264,7 @@ func (l *Local) Quarantined() []api.Quarantine {
 // acknowledged. The catalog's has no name.
 func (l *Local) Unproven() []api.Unproven {
 	list := []api.Unproven{}
-	add := func(x api.Unproven, d *group.Doubt) {
+	add := func(x api.Unproven, d *replica.Doubt) {
 		if d != nil {
 			x.SinceMS, x.Reason, x.Stuck = int64(d.Since), d.Why, d.Stuck
 			list = append(list, x)
@@ -298,7 +300,7 @@ func (l *Local) LiftQuarantine(q *catalog.Queue) error {
 func (l *Local) StalledQueues() []api.Standstill {
 	list := []api.Standstill{}
 	if s := l.c.Catalog.Stall(); s != nil {
-		list = append(list, standstill(s))
+		list = append(list, standstill(&group.Stall{Stalled: *s}))
 	}
 	for _, s := range l.c.Host.Stalls() {
 		list = append(list, standstill(&s))
@@ -426,7 +428,7 @@ func addTimes(t *metrics.Times, s *group.Stats, clock fsm.Time) {
 }
 
 // addMember counts a replica by what it is.
-func addMember(m *metrics.Members, p *group.Progress) {
+func addMember(m *metrics.Members, p *replica.Progress) {
 	switch {
 	case p.Role == "leader":
 		m.Leaders++

@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -54,7 +55,7 @@ func NewReplicas(n *Nodes, c ReplicasConfig) *Replicas {
 type Catalog interface {
 	View() *catalog.View
 	// Progress is the progress of this node's replica.
-	Progress() group.Progress
+	Progress() replica.Progress
 	// Voters are the names of the nodes that vote on it.
 	Voters() []string
 }
@@ -136,7 +137,7 @@ func queueReplica(g Group) *peerpb.Replica {
 	return r
 }
 
-func replicaOf(id fsm.GroupID, p group.Progress) *peerpb.Replica {
+func replicaOf(id fsm.GroupID, p replica.Progress) *peerpb.Replica {
 	return &peerpb.Replica{
 		Group: uint32(id), Role: p.Role, Term: p.Term, Last: p.Last, Commit: p.Commit, Applied: p.Applied, Snapshot: -1, Voter: p.Voter, Voters: p.Voters,
 	}

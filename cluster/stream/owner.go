@@ -64,7 +64,7 @@ type Host interface {
 	// Spawn does it on a goroutine of its own, unless the node closes.
 	Spawn(doing string, f func()) bool
 	// Submit hands a batch to a queue's leader, which may be this node. Of its errors
-	// group.ErrFull and group.ErrTransferring call for a pause; any other one means
+	// group.ErrFull and replica.ErrTransferring call for a pause; any other one means
 	// that the node does not lead, or cannot be reached.
 	Submit(to *Route, leader string, b group.Batch) error
 	// Ask asks a queue's leader for deliveries. A question may get lost.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -43,7 +44,7 @@ func (r *Route) isRunning() bool {
 // Commands that were on their way to a leader when another one took over are
 // sent to that one too, whether the former took them or not.
 func TestLeaderMovesDuringSubmit(t *testing.T) {
-	for _, err := range []error{nil, group.ErrNotLeading, group.ErrFull, group.ErrTransferring} {
+	for _, err := range []error{nil, replica.ErrNotLeading, group.ErrFull, replica.ErrTransferring} {
 		t.Run(fmt.Sprint(err), func(t *testing.T) {
 			h, c := newHost(t), &client{}
 			s := h.mustStream(c)
@@ -219,7 +220,7 @@ func TestSubmittingPanics(t *testing.T) {
 // A leader that is full, or hands its leadership over, is paused for, longer each time, and not left: when the
 // pause is over it is asked what it has, and gets the rest. One that announces itself again ends the pause.
 func TestPause(t *testing.T) {
-	for _, why := range []error{group.ErrFull, group.ErrTransferring} {
+	for _, why := range []error{group.ErrFull, replica.ErrTransferring} {
 		h, c := newHost(t), &client{}
 		s := h.mustStream(c)
 		r := s.route

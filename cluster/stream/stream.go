@@ -18,6 +18,7 @@ import (
 	"sync"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -809,7 +810,7 @@ func (r *Route) resume(now int64) bool {
 
 // refused deals with a leader that has not taken a batch.
 func (r *Route) refused(leader string, why error) {
-	if errors.Is(why, group.ErrFull) || errors.Is(why, group.ErrTransferring) {
+	if errors.Is(why, group.ErrFull) || errors.Is(why, replica.ErrTransferring) {
 		r.Pause(leader)
 	} else {
 		r.Lose(leader)

@@ -9,7 +9,7 @@ var waited = []string{"cluster/...", "cmd/quorate"}
 // unwaited lists the functions there that start one by a go statement, with the reason.
 var unwaited = map[string]string{
 	"cluster/alarm/alarm.go#Watch.measureDisk":      "a disk that never answers cannot be waited for",
-	"cluster/group/admission.go#entryCheck.Entry":   "it ends the process",
+	"cluster/replica/entries.go#entryCheck.Entry":   "it ends the process",
 	"cluster/group/apply.go#outgoing.unlockAndRun":  "one for each burst of effects, counted by hand: WaitGroup.Go would allocate twice",
 	"cluster/group/propose.go#proposer.start":       "one for each burst of commands, likewise",
 	"cluster/group/propose.go#proposer.propose":     "likewise",

@@ -55,15 +55,22 @@ var importRules = []importRule{
 
 	{tree: "cluster/worker/...", project: none},
 	{tree: "cluster/watchdog/...", project: []string{"cluster/raftlog", "cluster/worker"}},
+	// What a queue's group and the catalog share knows neither of them, nor what is in an entry.
+	{tree: "cluster/replica", project: []string{"cluster/peer", "cluster/raftlog", "fsm"}},
+	// Neither of which knows the other.
+	{tree: "cluster/catalog", project: []string{"cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm", "fsm/catalog", "proto/..."}},
+	{tree: "cluster/group", project: []string{
+		"cluster/clock", "cluster/durations", "cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm", "fsm/catalog", "fsm/queue", "proto/...",
+	}},
 	// They know nothing of sessions.
-	{tree: "cluster/membership/...", project: []string{"cluster/audit", "cluster/certs", "cluster/explain", "cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/raftlog", "cluster/worker", "fsm/...", "proto/..."}},
-	{tree: "cluster/placement/...", project: []string{"cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/self", "cluster/stats", "cluster/stream", "cluster/worker", "fsm/...", "proto/..."}},
+	{tree: "cluster/membership/...", project: []string{"cluster/audit", "cluster/catalog", "cluster/certs", "cluster/explain", "cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm/...", "proto/..."}},
+	{tree: "cluster/placement/...", project: []string{"cluster/catalog", "cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/replica", "cluster/self", "cluster/stats", "cluster/stream", "cluster/worker", "fsm/...", "proto/..."}},
 	// What serves clients, from this node outwards: each knows those before it.
-	{tree: "cluster/self", project: []string{"cluster/group", "cluster/peer", "cluster/stats", "cluster/worker", "fsm/...", "proto/..."}},
+	{tree: "cluster/self", project: []string{"cluster/catalog", "cluster/group", "cluster/peer", "cluster/replica", "cluster/stats", "cluster/worker", "fsm/...", "proto/..."}},
 	{tree: "cluster/failure", project: []string{"cluster/group", "cluster/peer", "cluster/self", "cluster/stats", "cluster/worker", "fsm/...", "proto/..."}},
 	{tree: "cluster/queues", project: []string{
 		"cluster/audit", "cluster/deadletter", "cluster/expiry", "cluster/explain", "cluster/failure", "cluster/group", "cluster/mgmt/api", "cluster/peer",
-		"cluster/placement", "cluster/raftlog", "cluster/self", "cluster/stream", "cluster/worker", "fsm/...", "proto/...",
+		"cluster/placement", "cluster/raftlog", "cluster/replica", "cluster/self", "cluster/stream", "cluster/worker", "fsm/...", "proto/...",
 	}},
 	{tree: "cluster/session", project: []string{
 		"cluster/audit", "cluster/deadletter", "cluster/expiry", "cluster/group", "cluster/login", "cluster/peer", "cluster/queues", "cluster/self", "cluster/stats",
@@ -89,7 +96,7 @@ var importRules = []importRule{
 }
 
 // raftUsers are the only folders that may import the raft library.
-var raftUsers = []string{"cluster/group/...", "cluster/raftlog/...", "cluster/peer/..."}
+var raftUsers = []string{"cluster/catalog", "cluster/group/...", "cluster/replica", "cluster/raftlog/...", "cluster/peer/..."}
 
 // outsiders use the binary and the protocol, and import nothing of the server.
 var outsiders = []string{"jepsen/...", "docs/examples/..."}
@@ -145,7 +152,7 @@ func (r *importRule) refuses(dir, name string) string {
 	}
 	if within(name, "github.com/hashicorp/raft") || strings.HasPrefix(name, "github.com/hashicorp/raft-") {
 		if !matchesAny(raftUsers, dir) {
-			return dir + " may not import " + name + ": raft is known to cluster/group, cluster/raftlog and cluster/peer only"
+			return dir + " may not import " + name + ": raft is known to cluster/replica, cluster/group, cluster/catalog, cluster/raftlog and cluster/peer only"
 		}
 	}
 	if r.others != nil && !matchesAny(r.others, name) {

@@ -48,11 +48,13 @@ var further = map[string][]Run{
 	"cluster/group":      {{Package: "cluster"}, {Package: "jepsen"}},
 	"cluster/mgmt":       {{Package: "jepsen/attack"}, {Package: "jepsen/conform"}},
 	"cluster/peer":       {{Package: "cluster"}, {Package: "jepsen"}},
+	"cluster/replica":    {{Package: "cluster/group"}, {Package: "cluster"}, {Package: "jepsen"}},
 	"cluster/raftlog":    {{Package: "cluster/group"}, {Package: "cluster"}, {Package: "jepsen"}},
 	"cluster/stream":     {{Package: "cluster/session"}, {Package: "cluster"}},
 	"cluster/membership": {{Package: "cluster"}, {Package: "jepsen"}},
 	"cluster/placement":  {{Package: "cluster"}},
 	"cluster/watchdog":   {{Package: "cluster"}},
+	"cluster/catalog":    {{Package: "cluster"}, {Package: "jepsen"}},
 	"cluster/clock":      {{Package: "cluster"}},
 }
 

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -72,11 +72,11 @@ func (c *Catalog) Note(ctx context.Context, commands ...*logpb.CatalogCommand) (
 func (c *Catalog) Leader() string { return "" }
 
 // Progress is none.
-func (c *Catalog) Progress() group.Progress { return group.Progress{} }
+func (c *Catalog) Progress() replica.Progress { return replica.Progress{} }
 
 // HashAt fails: there is no log.
 func (c *Catalog) HashAt(uint64, time.Duration) (index uint64, hash string, err error) {
-	return 0, "", group.ErrNotReached
+	return 0, "", replica.ErrNotReached
 }
 
 // NextQueue is the id of a queue that the next entry creates.

@@ -1,10 +1,11 @@
-package group
+package catalog
 
 import (
 	"context"
 	"errors"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
@@ -40,8 +43,13 @@ func mustAsk(t *testing.T, leader string) *asking {
 	peer.HandleAsk(far, kindLease, a.reply)
 	mesh.Start()
 	far.Start()
-	a.Catalog = NewCatalog(CatalogConfig{Node: "n2", Mesh: mesh, Kind: kindLease, Logger: slog.New(slog.DiscardHandler)})
-	a.raft.Store(mustFollow(t, a.Catalog, leader))
+	store, err := raftlog.OpenCatalog(filepath.Join(t.TempDir(), "catalog"), raftlog.CatalogOptions{Exit: func(int) { panic("exit") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	a.Catalog = New(Config{Node: "n2", Store: store, Mesh: mesh, Kind: kindLease, Logger: slog.New(slog.DiscardHandler)})
+	mustFollow(t, a.Catalog, leader)
 	t.Cleanup(a.tasks.Wait)
 	await(t, "n2 reaches n3", func() bool { return mesh.Alive("n3") })
 	return a
@@ -74,27 +82,22 @@ func mustMesh(t *testing.T, node, other string, listeners map[string]net.Listene
 }
 
 // mustFollow runs a voter's raft that has just heard of its leader.
-func mustFollow(t *testing.T, k *Catalog, of string) *raft.Raft {
+func mustFollow(t *testing.T, k *Catalog, of string) {
 	t.Helper()
 	config := raft.DefaultConfig()
-	config.LocalID, config.Logger = "n2", newRaftLogger(&logGate{now: time.Now}, k.config.Logger)
+	config.LocalID, config.Logger = "n2", replica.NewLogger(&replica.LogGate{Now: time.Now}, k.config.Logger)
 	config.HeartbeatTimeout, config.ElectionTimeout = time.Hour, time.Hour // nobody stands for election
-	var voters raft.Configuration
-	for _, n := range []string{"n1", "n2", "n3"} {
-		voters.Servers = append(voters.Servers, raft.Server{ID: raft.ServerID(n), Address: raft.ServerAddress(n)})
-	}
-	store, snapshots := raft.NewInmemStore(), raft.NewInmemSnapshotStore()
 	_, transport := raft.NewInmemTransport("n2")
 	_, leader := raft.NewInmemTransport(raft.ServerAddress(of))
-	if err := raft.BootstrapCluster(config, store, store, snapshots, transport, voters); err != nil {
-		t.Fatal(err)
-	}
-	r, err := raft.NewRaft(config, &k.applier, store, store, snapshots, transport)
+	err := k.Replica.Start(replica.Opening{
+		Config: config, Machine: &k.applier, Founders: []string{"n1", "n2", "n3"}, Newest: 1, Admits: admitCatalogEntry,
+		Transport: func(replica.Transport) raft.Transport { return transport },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := r.Shutdown().Error(); err != nil {
+		if err := k.Raft().Shutdown().Error(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -106,7 +109,6 @@ func mustFollow(t *testing.T, k *Catalog, of string) *raft.Raft {
 	if err := leader.AppendEntries("n2", "n2", heartbeat, &raft.AppendEntriesResponse{}); err != nil {
 		t.Fatal(err)
 	}
-	return r
 }
 
 // A node that does not reach the leader gets its lease through another voter,
@@ -314,22 +316,12 @@ func TestFarLease(t *testing.T) {
 	})
 }
 
-// Members that have left are forgotten when the next commit is announced.
-func TestNoticesForget(t *testing.T) {
-	a := mustAsk(t, "n1")
-	a.notices.followers["gone"], a.notices.followers["n3"] = &commitNotice{}, &commitNotice{busy: true}
-	a.notices.send(commitNotice{index: 1, term: 1, leads: 1})
-	if a.notices.followers["gone"] != nil || a.notices.followers["n3"].index != 1 {
-		t.Errorf("known are %v", a.notices.followers)
-	}
-}
-
 // Close waits for what the catalog does, also if its raft was never started.
 func TestCloseBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := NewCatalog(CatalogConfig{Node: "n1", Logger: slog.New(slog.DiscardHandler)})
+		k := New(Config{Node: "n1", Logger: slog.New(slog.DiscardHandler)})
 		ended := false
-		k.spawn(func() {
+		k.tasks.Go(func() {
 			<-k.tasks.Life().Done()
 			time.Sleep(time.Second)
 			ended = true

@@ -1,4 +1,4 @@
-package group
+package replica
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 // none either; all else is.
 func TestUsualLinesAreNoWarnings(t *testing.T) {
 	var log bytes.Buffer
-	l := newRaftLogger(&logGate{now: time.Now}, slog.New(slog.NewTextHandler(&log, nil)))
+	l := NewLogger(&LogGate{Now: time.Now}, slog.New(slog.NewTextHandler(&log, nil)))
 	l.Warn("heartbeat timeout reached, starting election", "last-leader-addr", "", "last-leader-id", "")
 	l.Warn("failed to get previous log", "previous-index", 3, "last-index", 0, "error", "log not found")
 	l.Error("failed to pipeline appendEntries", "peer", "n2", "error", fmt.Errorf("no pipeline: %w", errLags))
@@ -40,10 +40,10 @@ func (f *formatted) String() string {
 func TestRaftLinesAreFew(t *testing.T) {
 	var log bytes.Buffer
 	now := time.Unix(1000, 0)
-	gate, to := &logGate{now: func() time.Time { return now }}, slog.New(slog.NewTextHandler(&log, nil))
+	gate, to := &LogGate{Now: func() time.Time { return now }}, slog.New(slog.NewTextHandler(&log, nil))
 	storm := func(rafts int) (times formatted) {
 		for i := range rafts {
-			l := newRaftLogger(gate, to.With("group", i))
+			l := NewLogger(gate, to.With("group", i))
 			l.Warn("failed to contact", "peer", &times)
 			l.Error("failed to make requestVote RPC", "target", &times)
 		}

@@ -1,4 +1,4 @@
-package group
+package catalog
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -21,6 +22,7 @@ const (
 	leaseRetry  = 50 * time.Millisecond  // between two attempts without a lease
 	leaseReturn = 200 * time.Millisecond // bounds how long a lease is given back
 	leaseWarn   = time.Second            // without a lease, after which that is logged
+	cedeRest    = time.Second            // after a leadership has been ceded
 )
 
 // routeLease is this node's right to route by its view: until it ends, the view
@@ -260,12 +262,12 @@ func (k *Catalog) Refresh(ctx context.Context) error {
 // askLease asks one voter, which may be this node.
 func (k *Catalog) askLease(ctx context.Context, node string, l *peerpb.Lease) (*peerpb.CatalogReply, error) {
 	k.adaptElections() // while there is no leader, too
-	l.Node, l.Incarnation, l.Applied = k.node, k.config.Incarnation[:], k.convergence.appliedIndex()
+	l.Node, l.Incarnation, l.Applied = k.Node(), k.config.Incarnation[:], k.convergence.appliedIndex()
 	var reply *peerpb.CatalogReply
 	var err error
-	if node == k.node {
+	if node == k.Node() {
 		reply = k.onLease(ctx, node, l)
-	} else if reply, err = peer.Ask[peerpb.CatalogReply](ctx, k.mesh, node, k.config.Kind, &peerpb.CatalogRequest{Lease: l}); err != nil {
+	} else if reply, err = peer.Ask[peerpb.CatalogReply](ctx, k.config.Mesh, node, k.config.Kind, &peerpb.CatalogRequest{Lease: l}); err != nil {
 		return nil, err
 	}
 	k.convergence.learnLongest(node, k.Voters(), reply)
@@ -274,7 +276,7 @@ func (k *Catalog) askLease(ctx context.Context, node string, l *peerpb.Lease) (*
 
 // onLease answers a node that wants a lease.
 func (k *Catalog) onLease(ctx context.Context, from string, l *peerpb.Lease) *peerpb.CatalogReply {
-	r := k.raft.Load()
+	r := k.Raft()
 	if r == nil || !k.mayHold(from, l) {
 		return &peerpb.CatalogReply{}
 	}
@@ -282,9 +284,9 @@ func (k *Catalog) onLease(ctx context.Context, from string, l *peerpb.Lease) *pe
 	reply := &peerpb.CatalogReply{}
 	if term, ok := k.beginTerm(ctx); ok {
 		k.grant(from, l, term, reply)
-	} else if leader := k.Leader(); l.Relay && leader != "" && leader != l.Node && leader != k.node {
+	} else if leader := k.Leader(); l.Relay && leader != "" && leader != l.Node && leader != k.Node() {
 		l.Relay = false
-		if granted, err := peer.Ask[peerpb.CatalogReply](ctx, k.mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Lease: l}); err == nil {
+		if granted, err := peer.Ask[peerpb.CatalogReply](ctx, k.config.Mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Lease: l}); err == nil {
 			reply = granted
 		}
 	}
@@ -296,8 +298,8 @@ func (k *Catalog) onLease(ctx context.Context, from string, l *peerpb.Lease) *pe
 // mayHold reports whether there is such a node: what is committed waits for all
 // that may hold a lease.
 func (k *Catalog) mayHold(from string, l *peerpb.Lease) bool {
-	known := l.Node == from || l.Node == k.node
-	for _, p := range k.mesh.Peers() {
+	known := l.Node == from || l.Node == k.Node()
+	for _, p := range k.config.Mesh.Peers() {
 		known = known || p.Node == l.Node
 	}
 	return known && len(l.Incarnation) <= len(k.config.Incarnation)
@@ -306,7 +308,7 @@ func (k *Catalog) mayHold(from string, l *peerpb.Lease) bool {
 // grant decides as the leader.
 func (k *Catalog) grant(from string, l *peerpb.Lease, term uint64, reply *peerpb.CatalogReply) {
 	k.convergence.grant(l, term, reply)
-	if l.Applied < reply.Index && from != l.Node && !k.mesh.Alive(l.Node) {
+	if l.Applied < reply.Index && from != l.Node && !k.config.Mesh.Alive(l.Node) {
 		k.cede(from)
 	}
 }
@@ -316,13 +318,13 @@ func (k *Catalog) grant(from string, l *peerpb.Lease, term uint64, reply *peerpb
 // one that the other does not, it does not go back at once.
 func (k *Catalog) cede(to string) {
 	if k.MayMove() && k.ceding.CompareAndSwap(false, true) {
-		k.spawn(func() {
+		k.tasks.Go(func() {
 			defer k.ceding.Store(false)
 			err := k.Transfer(to)
 			k.slog.Info("handing the leadership over to a node that reaches more of the others", "to", to, "error", err)
 			select {
-			case <-time.After(firstMovePause):
-			case <-k.ending:
+			case <-time.After(cedeRest):
+			case <-k.Ending():
 			}
 		})
 	}
@@ -331,13 +333,13 @@ func (k *Catalog) cede(to string) {
 // beginTerm returns the term in which this node leads the catalog and holds
 // all that earlier leaders have committed.
 func (k *Catalog) beginTerm(ctx context.Context) (term uint64, ok bool) {
-	if term, ok = k.leadsIn(); !ok || k.isClosed() {
+	if term, ok = k.LeadsIn(); !ok || k.IsClosed() {
 		return 0, false
 	}
 	begun, open := k.convergence.begin(term, time.Now())
 	if begun {
 		opens := term // what is returned may be 0
-		k.spawn(func() { k.convergence.open(opens, k.wait(k.raft.Load().Barrier(0))) })
+		k.tasks.Go(func() { k.convergence.open(opens, k.wait(k.Raft().Barrier(0))) })
 	}
 	if open {
 		return term, true
@@ -345,7 +347,7 @@ func (k *Catalog) beginTerm(ctx context.Context) (term uint64, ok bool) {
 	if k.convergence.awaitOpen(ctx, term) != nil {
 		return 0, false
 	}
-	now, leads := k.leadsIn()
+	now, leads := k.LeadsIn()
 	return term, leads && now == term && k.convergence.isOpen(term)
 }
 
@@ -375,13 +377,13 @@ func (k *Catalog) askHeld(ctx context.Context, index uint64) error {
 	switch leader {
 	case "":
 		return errNoCatalogLeader
-	case k.node:
+	case k.Node():
 		if _, ok := k.beginTerm(ctx); !ok {
 			return errNoCatalogLeader
 		}
 		return k.convergence.awaitConverged(ctx, index)
 	}
-	reply, err := peer.Ask[peerpb.CatalogReply](ctx, k.mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Hold: index})
+	reply, err := peer.Ask[peerpb.CatalogReply](ctx, k.config.Mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Hold: index})
 	switch {
 	case err != nil:
 		return err
@@ -414,11 +416,11 @@ func (k *Catalog) reportApplied() {
 		}
 		last = k.convergence.appliedIndex()
 		leader := k.Leader()
-		if leader == "" || leader == k.node {
+		if leader == "" || leader == k.Node() {
 			continue
 		}
 		m := binary.BigEndian.AppendUint64(slices.Clone(k.config.Incarnation[:]), last)
-		if k.mesh.Send(leader, k.config.KindApplied, m) != nil {
+		if k.config.Mesh.Send(leader, k.config.KindApplied, m) != nil {
 			k.lease.worker.Wake() // the question for a lease says it, too
 		}
 	}
@@ -442,7 +444,7 @@ func (k *Catalog) PeerChanged(ev peer.Event) {
 		k.convergence.over(ev.Node, string(ev.Incarnation[:]))
 	}
 	if k.Started() && k.needsLeader(ev) {
-		k.spawn(func() { k.succeed(ev.Node) })
+		k.tasks.Go(func() { k.succeed(ev.Node) })
 	}
 }
 
@@ -465,17 +467,17 @@ const campaignStep = 200 * time.Millisecond
 // succeed stands for election in the place of a leader that is dead, unless
 // somebody before this node in the order of the voters has been elected.
 func (k *Catalog) succeed(dead string) {
-	voters := slices.DeleteFunc(k.Voters(), func(n string) bool { return !k.mesh.Alive(n) })
-	place := slices.Index(voters, k.node)
+	voters := slices.DeleteFunc(k.Voters(), func(n string) bool { return !k.config.Mesh.Alive(n) })
+	place := slices.Index(voters, k.Node())
 	if place < 0 {
 		return
 	}
 	select {
-	case <-k.ending:
+	case <-k.Ending():
 		return
-	case <-time.After(time.Duration(place) * (campaignStep + k.mesh.Slack(k.Voters()...))):
+	case <-time.After(time.Duration(place) * (campaignStep + k.config.Mesh.Slack(k.Voters()...))):
 	}
-	if leader := k.Leader(); (leader == dead || leader == "") && !k.mesh.Alive(dead) {
-		stand(k.mesh, catalogGroup, k.node, k)
+	if leader := k.Leader(); (leader == dead || leader == "") && !k.config.Mesh.Alive(dead) {
+		replica.Stand(k.config.Mesh, replica.CatalogGroup, k.Node(), k)
 	}
 }

@@ -1,4 +1,4 @@
-package group
+package catalog
 
 import (
 	"testing"
@@ -7,12 +7,13 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/replica"
 )
 
 // mustWait makes raft's own timers too long for a test, all but the one given.
 func mustWait(t *testing.T, k *Catalog, heartbeat time.Duration) {
 	t.Helper()
-	err := k.reload(func(r *raft.ReloadableConfig) { r.HeartbeatTimeout, r.ElectionTimeout = heartbeat, never })
+	err := k.Reload(func(r *raft.ReloadableConfig) { r.HeartbeatTimeout, r.ElectionTimeout = heartbeat, replica.Never })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,20 +27,20 @@ func TestCatalogCandidateSucceeds(t *testing.T) {
 	c := mustCatalogs(t)
 	mustDefine(t, c.all[0], "first")
 	at := c.mustLead()
-	leader := c.all[at].node
+	leader := c.all[at].Node()
 	next, other := c.all[(at+1)%3], c.all[(at+2)%3]
 	mustDefine(t, next, "second")
 	mustDefine(t, other, "third") // they have heard of the leader
-	mustWait(t, other, never)
+	mustWait(t, other, replica.Never)
 	mustWait(t, next, catalogLease)
 	if err := c.hosts[at].mesh.Close(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it is a candidate", func() bool { return next.raft.Load().State() != raft.Follower })
-	await(t, "the leader is down", func() bool { return !next.mesh.Alive(leader) })
+	await(t, "it is a candidate", func() bool { return next.Raft().State() != raft.Follower })
+	await(t, "the leader is down", func() bool { return !next.config.Mesh.Alive(leader) })
 	next.PeerChanged(peer.Event{Node: leader, Reason: peer.Refused})
-	await(t, "it leads", next.isLeader)
-	await(t, "the other one follows", func() bool { return other.Leader() == next.node })
+	await(t, "it leads", next.IsLeader)
+	await(t, "the other one follows", func() bool { return other.Leader() == next.Node() })
 }
 
 // A node stands in the place of the catalog's leader and of no other node. While it has a lease it leaves

@@ -1,7 +1,8 @@
-package group
+package catalog
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ func TestCatalogAdmits(t *testing.T) {
 		return b
 	}
 	short, long := declare(strings.Repeat("k", 255)), declare(strings.Repeat("k", 256))
-	k := NewCatalog(CatalogConfig{})
+	k := New(Config{Logger: slog.New(slog.DiscardHandler)})
 	for name, c := range map[string]struct {
 		entry   []byte
 		refused int // answers
@@ -72,7 +73,7 @@ func TestCatalogAdmitsApart(t *testing.T) {
 		return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{Vhost: "/", Name: name, Members: []uint32{1}}}}
 	}
 	exchange := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: &logpb.DeclareExchange{Vhost: "/", Name: "x", Type: "direct"}}}
-	k := NewCatalog(CatalogConfig{Node: "n1"})
+	k := New(Config{Node: "n1", Logger: slog.New(slog.DiscardHandler)})
 	k.applier.view.Store(m.View())
 	admit := func(commands ...*logpb.CatalogCommand) (entry []byte, results []*logpb.CatalogResult) {
 		t.Helper()

@@ -1,4 +1,4 @@
-package group
+package catalog
 
 import (
 	"context"
@@ -234,7 +234,7 @@ func TestGatheredDefinitions(t *testing.T) {
 	gates := make([]sync.Mutex, len(trioNames))
 	c := &catalogs{trio: trio}
 	for i, h := range trio.hosts {
-		k, end := mustStart(t, h, trioNames, &gates[i], func(c *CatalogConfig) { c.Newest = 3 })
+		k, end := mustStart(t, h, trioNames, &gates[i], func(c *Config) { c.Newest = 3 })
 		c.all, c.ends = append(c.all, k), append(c.ends, end)
 	}
 	done := func(k *Catalog, commands ...*logpb.CatalogCommand) {
@@ -255,7 +255,7 @@ func TestGatheredDefinitions(t *testing.T) {
 	}
 	for _, k := range c.all {
 		done(k, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
-			Name: k.node, Incarnation: k.config.Incarnation[:], OldestVersion: 1, NewestVersion: 3,
+			Name: k.Node(), Incarnation: k.config.Incarnation[:], OldestVersion: 1, NewestVersion: 3,
 		}}})
 	}
 	done(c.all[0], setting(catalog.FSMVersion, 3), setting(catalog.ClusterQueueLimit, 1))
@@ -293,10 +293,10 @@ func TestGatheredDefinitions(t *testing.T) {
 		gates[c.mustLead()].Unlock()
 		callers.Wait()
 		if entries := k.View().Index() - before; entries != 2 {
-			t.Errorf("%s: %d entries", k.node, entries)
+			t.Errorf("%s: %d entries", k.Node(), entries)
 		}
 		if x := k.View().Exchanges("v"); len(x) < (i+1)*many {
-			t.Errorf("%s: %d exchanges", k.node, len(x))
+			t.Errorf("%s: %d exchanges", k.Node(), len(x))
 		}
 	}
 }

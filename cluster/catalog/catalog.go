@@ -1,4 +1,10 @@
-package group
+// Package catalog is this node's replica of the catalog, the definitions that all nodes share: it proposes changes,
+// applies them to the machine of package fsm/catalog, and says which view of them a node may route by.
+//
+// It promises: what a proposal is answered with is in the views of all nodes that may route; a node routes by its
+// view only while that holds everything that anybody has been told is done. It does not know what the definitions
+// are for, which nodes there should be, or queues and their groups.
+package catalog
 
 import (
 	"bytes"
@@ -18,6 +24,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -37,11 +44,10 @@ const (
 	catalogThreshold = 8192
 	catalogTrailing  = 1024
 	catalogApplyWait = 5 * time.Second
-	catalogGroup     = fsm.GroupID(0)
 )
 
-// CatalogConfig holds what the catalog's group needs.
-type CatalogConfig struct {
+// Config holds what the catalog's group needs.
+type Config struct {
 	Node  string
 	Store *raftlog.Catalog
 	Mesh  *peer.Mesh
@@ -56,114 +62,119 @@ type CatalogConfig struct {
 	// Host brings this node's replica up to date if it is a learner, brings learners of others up
 	// to date if this node leads, and reports when a leader makes no progress. nil: none of this
 	// is done.
-	Host *Host
+	Host Host
 	// heartbeat is raft's timeout for heartbeats and elections. 0: catalogHeartbeat.
 	heartbeat time.Duration
 	// Changed is called after each entry with what the entry has changed. It runs on the applying
 	// goroutine and must not block.
-	Changed func(CatalogChange)
+	Changed func(Change)
+}
+
+// Host is the host of this node's queue groups, as the catalog knows it.
+type Host interface {
+	// Learn brings the catalog's replica on this node up to date if it is a learner, and has it answer learners.
+	Learn(k replica.Learner)
+	// Awake is a time that does not pass while the process is kept from running.
+	Awake() time.Duration
+	// Bound is for how long of that time a leader may make no progress.
+	Bound() time.Duration
+	// Resigned counts a leadership of the catalog that was given up.
+	Resigned(s replica.Stalled)
 }
 
 // Catalog runs the catalog's raft group on this node: it connects the parts and proposes entries.
 type Catalog struct {
-	replica
+	*replica.Replica
 	applier     catalogApplier
 	convergence convergence
 	lease       routeLease
-	notices     commitNotices
+	notices     *replica.Notices
 	numbers     numbers
 	gather      gather
 	watchdog    catalogWatch
 	election    atomic.Int64 // raft's ElectionTimeout, ns
 	ceding      atomic.Bool  // the leadership, or it has been ceded a short time ago
 
-	config CatalogConfig
+	config Config
+	slog   *slog.Logger
 	tasks  *worker.Tasks
 }
 
-// NewCatalog returns an empty catalog. Start makes it a member of the group.
-func NewCatalog(c CatalogConfig) *Catalog {
-	k := &Catalog{config: c, tasks: worker.NewTasks(nil)}
+// New returns an empty catalog. Start makes it a member of the group.
+func New(c Config) *Catalog {
+	k := &Catalog{config: c, slog: c.Logger.With("group", "catalog"), tasks: worker.NewTasks(nil)}
 	k.convergence.init(c.Node)
 	k.numbers.init()
 	k.gather.tasks, k.gather.commit = k.tasks, func(ctx context.Context, c []*logpb.CatalogCommand, failed func(error)) ([]*logpb.CatalogResult, error) {
 		return k.propose(ctx, false, c, failed)
 	}
 	k.election.Store(int64(catalogHeartbeat))
-	k.replica = replica{
-		id: catalogGroup, node: c.Node, mesh: c.Mesh, slog: c.Logger, spawn: k.tasks.Go, log: c.Store,
-		ending: make(chan struct{}),
-	}
+	k.Replica = replica.New(replica.Config{Group: replica.CatalogGroup, Node: c.Node, Mesh: c.Mesh, Log: c.Store, Logger: k.slog, Spawn: k.tasks.Go})
 	k.applier = catalogApplier{
 		newest: c.Newest, exit: c.Exit, slog: c.Logger, changed: c.Changed, machine: &catalog.Catalog{},
 		applied: k.convergence.applied,
 	}
-	k.applier.probes = probes{
-		lock: &k.applier.probing, index: func() (uint64, error) { return k.View().Index(), nil },
-		freeze: func() func() (string, error) {
+	k.applier.probes = replica.Probes{
+		Lock: &k.applier.probing, Index: func() (uint64, error) { return k.View().Index(), nil },
+		Freeze: func() func() (string, error) {
 			v := k.View()
 			return func() (string, error) { return fmt.Sprintf("%x", v.Hash()), nil }
 		},
 	}
 	k.applier.view.Store(k.applier.machine.View())
 	k.lease = newRouteLease(c.Node, c.Logger)
-	k.lease.voters, k.lease.ask, k.lease.spawn = k.Voters, k.askLease, k.spawn
+	k.lease.voters, k.lease.ask, k.lease.spawn = k.Voters, k.askLease, k.tasks.Go
 	k.lease.apply = func(ctx context.Context, granted *peerpb.CatalogReply) error {
 		return k.convergence.await(ctx, granted.Index)
 	}
 	k.lease.renewed = func(granted *peerpb.CatalogReply) { k.convergence.learn(granted.Held) }
 	k.watchdog.worker = worker.New(worker.Options{})
-	k.notices = commitNotices{replica: &k.replica, followers: map[string]*commitNotice{}}
+	k.notices = replica.NewNotices(k.Replica)
 	return k
 }
 
-// SetHost sets the host that the catalog works with, see CatalogConfig.Host. It must be called
+// SetHost sets the host that the catalog works with, see Config.Host. It must be called
 // before Start.
-func (k *Catalog) SetHost(h *Host) { k.config.Host = h }
-
-// HasPast reports whether this node has been a member of a catalog before.
-func (k *Catalog) HasPast() (bool, error) { return k.hasPast() }
+func (k *Catalog) SetHost(h Host) { k.config.Host = h }
 
 // Started reports whether Start has been called.
-func (k *Catalog) Started() bool { return k.raft.Load() != nil }
+func (k *Catalog) Started() bool { return k.Raft() != nil }
 
 // Start starts this node's member of the catalog's group. Without earlier state, it starts from
 // the founders' configuration; without founders, it learns the members from the leader.
 func (k *Catalog) Start(founders []string) error {
 	c := k.config
-	k.slog = c.Logger.With("group", "catalog")
-	k.trust.open(c.Store, c.Clock())
+	k.Trusted().Open(c.Store, c.Clock())
 	if past, err := k.HasPast(); past || err != nil {
 		k.convergence.answersFor(longestLease) // an earlier process of this node may have
 	}
 	c.Mesh.HandleCall(c.Kind, k.onCall)
-	err := k.start(opening{
-		config: k.raftConfig(), machine: &k.applier, founders: founders, newest: c.Newest, admits: admitCatalogEntry, fail: k.applier.fail, prompt: true,
-		transport: func(t transport) raft.Transport { return abstaining{t, k.refuses} },
+	err := k.Replica.Start(replica.Opening{
+		Config: k.raftConfig(), Machine: &k.applier, Founders: founders, Newest: c.Newest, Admits: admitCatalogEntry, Fail: k.applier.fail, Prompt: true,
+		Transport: func(t replica.Transport) raft.Transport {
+			return replica.AbstainingTransport{Transport: t, Refuses: k.refuses}
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("catalog: %w", err)
 	}
 	c.Mesh.Handle(c.KindApplied, k.onApplied)
-	k.raft.Load().RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
+	k.Raft().RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
 		switch o.Data.(type) {
 		case raft.LeaderObservation:
 			k.lease.worker.Wake()
 		case raft.RaftState:
-			k.tenure.end()
+			k.TenureEnded()
 			k.watchdog.worker.Wake()
 		}
 		return false
 	}))
-	k.spawn(func() { k.lease.keep(k.tasks.Life()) })
-	k.spawn(k.reportApplied)
-	k.spawn(k.standFirst)
+	k.tasks.Go(func() { k.lease.keep(k.tasks.Life()) })
+	k.tasks.Go(k.reportApplied)
+	k.tasks.Go(k.standFirst)
 	if h := c.Host; h != nil {
-		k.spawn(func() { k.watchdog.worker.Run(k.ending, k.watch) })
-		h.catalog.Store(k)
-		if k.isLearner() {
-			h.learners.begin(catalogGroup, k)
-		}
+		k.tasks.Go(func() { k.watchdog.worker.Run(k.Ending(), k.watch) })
+		h.Learn(k)
 	}
 	return nil
 }
@@ -172,26 +183,26 @@ func (k *Catalog) Start(founders []string) error {
 // a cluster that is being founded, as the first voter once it reaches all others. Raft's own timers are
 // for leaders that are lost, and take one to two seconds.
 func (k *Catalog) standFirst() {
-	if k.isLearner() {
+	if k.IsLearner() {
 		return
 	}
 	voters := k.Voters()
-	if len(voters) != 1 && k.raft.Load().LastIndex() > 1 || len(voters) == 0 || slices.Min(voters) != k.node {
+	if len(voters) != 1 && k.Raft().LastIndex() > 1 || len(voters) == 0 || slices.Min(voters) != k.Node() {
 		return
 	}
 	tick := time.NewTicker(foundEvery)
 	defer tick.Stop()
 	for {
-		if !slices.ContainsFunc(voters, func(v string) bool { return !k.mesh.Alive(v) }) {
-			k.mesh.Campaign(catalogGroup)
+		if !slices.ContainsFunc(voters, func(v string) bool { return !k.config.Mesh.Alive(v) }) {
+			k.config.Mesh.Campaign(replica.CatalogGroup)
 			return
 		}
 		select {
 		case <-tick.C:
-		case <-k.ending:
+		case <-k.Ending():
 			return
 		}
-		if k.Leader() != "" || k.raft.Load().LastIndex() > 1 {
+		if k.Leader() != "" || k.Raft().LastIndex() > 1 {
 			return
 		}
 	}
@@ -199,16 +210,16 @@ func (k *Catalog) standFirst() {
 
 func (k *Catalog) raftConfig() *raft.Config {
 	c := raft.DefaultConfig()
-	c.LocalID = raft.ServerID(k.node)
+	c.LocalID = raft.ServerID(k.Node())
 	c.HeartbeatTimeout = cmp.Or(k.config.heartbeat, catalogHeartbeat)
-	if k.isLearner() {
-		c.HeartbeatTimeout = never // it does not campaign
+	if k.IsLearner() {
+		c.HeartbeatTimeout = replica.Never // it does not campaign
 	}
 	c.ElectionTimeout = c.HeartbeatTimeout
 	c.LeaderLeaseTimeout, c.CommitTimeout = catalogLease, catalogCommit
 	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = catalogSnapshots, catalogThreshold, catalogTrailing
 	c.NoLegacyTelemetry, c.ShutdownOnRemove, c.BatchApplyCh = true, false, false
-	c.Logger = newRaftLogger(&logGate{now: time.Now}, k.slog)
+	c.Logger = replica.NewLogger(&replica.LogGate{Now: time.Now}, k.slog)
 	return c
 }
 
@@ -217,22 +228,19 @@ func (k *Catalog) Close() error {
 	defer k.tasks.Wait()
 	k.tasks.Refuse()
 	k.convergence.close()
-	k.end()
-	r := k.raft.Load()
+	k.End()
+	r := k.Raft()
 	if r == nil {
 		return nil
 	}
 	k.lease.drop()
 	f := r.Shutdown()
-	k.mesh.DropGroup(catalogGroup) // ends requests under way to nodes that are gone
+	k.config.Mesh.DropGroup(replica.CatalogGroup) // ends requests under way to nodes that are gone
 	return f.Error()
 }
 
 // View returns the newest view that this node has applied.
 func (k *Catalog) View() *catalog.View { return k.applier.View() }
-
-// Leader returns the name of the node that leads the catalog, or "" if unknown.
-func (k *Catalog) Leader() string { return k.leader() }
 
 // Leads reports whether this node leads the catalog and has applied everything committed before its term. It
 // costs an entry once in a term.
@@ -244,45 +252,42 @@ func (k *Catalog) Leads(ctx context.Context) bool {
 // LeadsStill is Leads, and nobody else has led by the time it was called: the view holds everything that
 // anybody has committed. It costs an entry each time.
 func (k *Catalog) LeadsStill() bool {
-	return k.isLeader() && k.wait(k.raft.Load().Barrier(changeWait)) == nil
+	return k.IsLeader() && k.wait(k.Raft().Barrier(replica.ChangeWait)) == nil
 }
 
-// Transfer makes another node the leader, see Group.Transfer. What is proposed meanwhile is refused, and
+// Transfer makes another node the leader, see group.Group.Transfer. What is proposed meanwhile is refused, and
 // proposed again.
 func (k *Catalog) Transfer(to string) error {
-	term, leads := k.leadsIn()
+	term, leads := k.LeadsIn()
 	if !leads {
-		return ErrNotLeading
+		return replica.ErrNotLeading
 	}
-	if err := k.handover.refuses(&k.replica, to); err != nil {
+	if err := k.RefusesMove(to); err != nil {
 		return err
 	}
-	err := k.handover.move(&k.replica, to, term)
-	k.handover.ended(err)
+	err := k.Move(to, term)
+	k.MoveEnded(err)
 	return err
 }
 
-// HashAt is Group.HashAt of the catalog.
+// HashAt is group.Group.HashAt of the catalog.
 func (k *Catalog) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
-	return k.applier.probes.hashAt(at, wait, k.ending)
+	return k.applier.probes.HashAt(at, wait, k.Ending())
 }
 
-// Progress reports the log position of this node's replica.
-func (k *Catalog) Progress() Progress { return k.progress() }
-
-// founders returns the members that this node knows.
-func (k *Catalog) founders() []string {
-	names := []string{k.node}
-	for _, p := range k.mesh.Peers() {
+// Founders returns the members that this node knows.
+func (k *Catalog) Founders() []string {
+	names := []string{k.Node()}
+	for _, p := range k.config.Mesh.Peers() {
 		names = append(names, p.Node)
 	}
 	return names
 }
 
-// votes is called when the replica is no longer a learner.
-func (k *Catalog) votes() {
+// Votes is called when the replica is no longer a learner.
+func (k *Catalog) Votes() {
 	k.slog.Info("this node's catalog is up to date again, and the node votes")
-	err := k.reload(func(c *raft.ReloadableConfig) {
+	err := k.Reload(func(c *raft.ReloadableConfig) {
 		c.HeartbeatTimeout, c.ElectionTimeout = catalogHeartbeat, time.Duration(k.election.Load())
 	})
 	if err != nil {
@@ -293,11 +298,11 @@ func (k *Catalog) votes() {
 // adaptElections has a candidate wait as long for votes as two answers of a majority take: one to the question
 // whether it might win, and the vote.
 func (k *Catalog) adaptElections() {
-	was, want := k.election.Load(), catalogHeartbeat+2*k.mesh.Slack(k.Voters()...)
-	if (want-time.Duration(was)).Abs() < catalogHeartbeat/4 || k.isLearner() || !k.election.CompareAndSwap(was, int64(want)) {
+	was, want := k.election.Load(), catalogHeartbeat+2*k.config.Mesh.Slack(k.Voters()...)
+	if (want-time.Duration(was)).Abs() < catalogHeartbeat/4 || k.IsLearner() || !k.election.CompareAndSwap(was, int64(want)) {
 		return
 	}
-	if err := k.reload(func(c *raft.ReloadableConfig) { c.ElectionTimeout = want }); err != nil {
+	if err := k.Reload(func(c *raft.ReloadableConfig) { c.ElectionTimeout = want }); err != nil {
 		k.slog.Warn("raft timers of the catalog not set", "error", err)
 	}
 }
@@ -357,13 +362,13 @@ func (k *Catalog) mark(ctx context.Context) (*logpb.Proposal, error) {
 	if !k.isRegistered(k.View()) {
 		return nil, nil
 	}
-	mark := &logpb.Proposal{Node: k.node, Incarnation: k.config.Incarnation[:]}
+	mark := &logpb.Proposal{Node: k.Node(), Incarnation: k.config.Incarnation[:]}
 	return mark, k.numbers.begin(ctx, mark)
 }
 
 // isRegistered reports whether this process is the one that a view has under its node's name.
 func (k *Catalog) isRegistered(v *catalog.View) bool {
-	n, known := v.NodeByName(k.node)
+	n, known := v.NodeByName(k.Node())
 	return known && n.GetBoot() != 0 && bytes.Equal(n.GetIncarnation(), k.config.Incarnation[:])
 }
 
@@ -375,12 +380,12 @@ func (k *Catalog) attempt(ctx context.Context, entry []byte, internal bool) ([]*
 	switch leader {
 	case "":
 		return nil, 0, errNoCatalogLeader
-	case k.node:
-		return k.lead(ctx, k.node, entry, internal)
+	case k.Node():
+		return k.lead(ctx, k.Node(), entry, internal)
 	}
 	ctx, cancel := context.WithTimeout(ctx, catalogApplyWait)
 	defer cancel()
-	reply, err := peer.Ask[peerpb.CatalogReply](ctx, k.mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Entry: entry, Internal: internal})
+	reply, err := peer.Ask[peerpb.CatalogReply](ctx, k.config.Mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Entry: entry, Internal: internal})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -410,10 +415,10 @@ func (k *Catalog) lead(ctx context.Context, from string, entry []byte, internal 
 		}
 		return results, index, err
 	}
-	if k.handover.moving.Load() {
-		return nil, 0, ErrTransferring
+	if k.Moves() {
+		return nil, 0, replica.ErrTransferring
 	}
-	f := k.raft.Load().Apply(entry, catalogApplyWait)
+	f := k.Raft().Apply(entry, catalogApplyWait)
 	if err := k.wait(f); err != nil {
 		return nil, 0, err
 	}
@@ -453,7 +458,7 @@ func (k *Catalog) admit(from string, entry []byte) (_ []byte, results []*logpb.C
 // notifyFollowers tells all members of the group what has been committed.
 func (k *Catalog) notifyFollowers() {
 	if term, index, appliedTerm := k.convergence.committed(); term == appliedTerm { // otherwise it no longer leads, and others announce its commits
-		k.notices.send(commitNotice{index: index, term: appliedTerm, leads: term})
+		k.notices.Send(replica.Notice{Index: index, Term: appliedTerm, Leads: term})
 	}
 }
 
@@ -463,7 +468,7 @@ func (k *Catalog) wait(f raft.Future) error {
 		k.watchdog.worker.Wake()
 	}
 	defer k.watchdog.waiting.Add(-1)
-	return endingWith(f, k.ending).Error()
+	return replica.EndingWith(k.Replica, f).Error()
 }
 
 // onCall performs an operation for another node that only the leader can perform, or answers its
@@ -499,8 +504,8 @@ func (k *Catalog) onCall(ctx context.Context, from string, req []byte) ([]byte, 
 	return proto.Marshal(reply)
 }
 
-// CatalogChange says which queues an entry of the catalog concerns.
-type CatalogChange struct {
+// Change says which queues an entry of the catalog concerns.
+type Change struct {
 	Added, Removed []fsm.QueueID
 	Configured     []fsm.QueueID // their effective settings have changed
 	Moved          []fsm.QueueID // their members have changed
@@ -517,27 +522,27 @@ type catalogApplier struct {
 	newest  uint32 // version of the machines that this program supports
 	exit    func(code int)
 	slog    *slog.Logger
-	changed func(CatalogChange)
+	changed func(Change)
 	applied func(view *catalog.View, index, term uint64) // after changed
 
 	machine *catalog.Catalog // used by raft's applying goroutine only
 	view    atomic.Pointer[catalog.View]
 
 	probing sync.Mutex // of probes
-	probes  probes
+	probes  replica.Probes
 }
 
 // Apply implements raft.FSM.
 func (a *catalogApplier) Apply(l *raft.Log) any {
 	var e logpb.CatalogEntry
 	if err := logpb.Unmarshal(l.Data, &e); err != nil {
-		a.fail(codeDamaged, fmt.Sprintf("catalog entry %d cannot be decoded: %v", l.Index, err))
+		a.fail(replica.CodeDamaged, fmt.Sprintf("catalog entry %d cannot be decoded: %v", l.Index, err))
 	}
 	a.mustSupport(e.Version)
 	results := a.machine.Apply(l.Index, &e)
 	a.mustSupport(a.machine.View().FSMVersion())
 	a.publish()
-	var change CatalogChange
+	var change Change
 	if !a.machine.Repeated() {
 		change = changeOf(&e, results)
 	}
@@ -547,7 +552,7 @@ func (a *catalogApplier) Apply(l *raft.Log) any {
 }
 
 // changeOf says what the commands of an entry have changed, by their answers.
-func changeOf(e *logpb.CatalogEntry, results []*logpb.CatalogResult) (change CatalogChange) {
+func changeOf(e *logpb.CatalogEntry, results []*logpb.CatalogResult) (change Change) {
 	for i, r := range results {
 		if e.Commands[i].GetDeclareQueue() != nil && r.Changed && r.Refusal == 0 {
 			change.Added = append(change.Added, fsm.QueueID(r.Queue))
@@ -572,7 +577,7 @@ func changeOf(e *logpb.CatalogEntry, results []*logpb.CatalogResult) (change Cat
 }
 
 // noteRights notes what a command has changed of what users may do.
-func (change *CatalogChange) noteRights(c *logpb.CatalogCommand, r *logpb.CatalogResult) {
+func (change *Change) noteRights(c *logpb.CatalogCommand, r *logpb.CatalogResult) {
 	if !r.Changed {
 		return
 	}
@@ -610,7 +615,7 @@ func (a *catalogApplier) publish() {
 	a.probing.Lock()
 	defer a.probing.Unlock()
 	a.view.Store(v)
-	a.probes.answer(v.Index())
+	a.probes.Answer(v.Index())
 }
 
 // View is the newest view.
@@ -622,7 +627,7 @@ func (a *catalogApplier) restore(state *logpb.CatalogSnapshot) (err error) {
 		return fmt.Errorf("restore catalog: %w", err)
 	}
 	a.publish()
-	a.changed(CatalogChange{Everything: true})
+	a.changed(Change{Everything: true})
 	a.applied(a.View(), a.machine.View().Index(), 0)
 	return nil
 }
@@ -648,7 +653,7 @@ func readCatalogSnapshot(stream io.Reader) (*logpb.CatalogSnapshot, error) {
 // this program is too old for.
 func (a *catalogApplier) mustSupport(version uint32) {
 	if newest := a.newest; version > newest {
-		a.fail(codeTooOld, needsNewer(version, newest))
+		a.fail(replica.CodeTooOld, replica.NeedsNewer(version, newest))
 	}
 }
 
@@ -690,69 +695,69 @@ const watchRest = time.Second
 // node, and of when it has resigned. The catalog has no elections but raft's own,
 // so the leader itself chooses its transferee.
 type catalogWatch struct {
-	waiting  atomic.Int64          // for answers of raft as the leader
-	stall    atomic.Pointer[Stall] // beyond the bound; nil: it makes progress
-	noVote   atomic.Int64          // until then it does not stand for election, by the watch's time
-	resigned resignation
+	waiting  atomic.Int64                    // for answers of raft as the leader
+	stall    atomic.Pointer[replica.Stalled] // beyond the bound; nil: it makes progress
+	noVote   atomic.Int64                    // until then it does not stand for election, by the watch's time
+	resigned replica.Resigning
 	worker   *worker.Worker // woken when raft's state changes, and when something begins to wait
 
-	entries mark // of the worker's goroutine
+	entries replica.Mark // of the worker's goroutine
 }
 
 // watch checks the progress of the catalog while this node leads it.
 func (k *Catalog) watch(time.Time) time.Duration {
-	k.check(k.config.Host.watch.now())
-	return k.watchAgain(k.watchdog.waiting.Load() > 0 || k.watchdog.entries.waits)
+	k.check(k.config.Host.Awake())
+	return k.watchAgain(k.watchdog.waiting.Load() > 0 || k.watchdog.entries.Waits)
 }
 
 // watchAgain is when the progress is checked again, if something waits or not; 0: when raft's state
 // changes.
 func (k *Catalog) watchAgain(waits bool) time.Duration {
 	switch {
-	case !k.isLeader():
+	case !k.IsLeader():
 		return 0
 	case waits:
-		return watchEvery
+		return replica.WatchEvery
 	}
 	return worker.Next(watchRest)
 }
 
 // check has this node give the catalog up if it leads that and makes no progress.
 func (k *Catalog) check(now time.Duration) {
-	w, d := k.config.Host.watch, &k.watchdog
+	h, d := k.config.Host, &k.watchdog
 	s := k.stall(now)
-	if s.For < w.bound || s.For < w.bound+k.mesh.Slack(k.Voters()...) {
+	if bound := h.Bound(); s.For < bound || s.For < bound+k.config.Mesh.Slack(k.Voters()...) {
 		d.stall.Store(nil)
 		return
 	}
-	s.Keeps = k.whyKeep(&d.resigned, now)
+	s.Keeps = k.WhyKeep(&d.resigned, now)
 	d.stall.Store(&s)
 	if s.Keeps != "" {
 		return
 	}
-	d.resigned.begin(s.Term, now)
-	d.noVote.Store(int64(now + shortPause))
+	d.resigned.Begin(s.Term, now)
+	d.noVote.Store(int64(now + replica.ShortPause))
 	k.slog.Warn("the catalog's leader is making no progress and resigns", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
 		"term", s.Term, "last", s.Last, "commit", s.Commit, "applied", s.Applied)
-	w.note(s)
-	k.spawn(func() {
+	h.Resigned(s)
+	k.tasks.Go(func() {
 		if to := k.transferee(s.Term); to != "" {
-			k.handover.yield(&k.replica, to, s.Term, true)
+			k.Yield(to, s.Term, true)
 		}
 	})
 }
 
 // stall returns for how long the leader's work makes no progress: what its log
 // has, or is to take, is not applied.
-func (k *Catalog) stall(now time.Duration) Stall {
-	r, d := k.raft.Load(), &k.watchdog
+func (k *Catalog) stall(now time.Duration) replica.Stalled {
+	r, d := k.Raft(), &k.watchdog
 	if r.State() != raft.Leader {
-		d.entries = mark{}
-		return Stall{}
+		d.entries = replica.Mark{}
+		return replica.Stalled{}
 	}
-	s := Stall{Reason: StuckCatalog, Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}
+	s := replica.Stalled{Reason: replica.StuckCatalog, Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}
 	// Raft counts as applied what it has handed to the machine.
-	s.For = d.entries.update(s.Last > s.Applied || d.waiting.Load() > 0, s.Applied+k.convergence.appliedIndex(), now)
+	s.For = d.entries.Update(s.Last > s.Applied || d.waiting.Load() > 0, s.Applied+k.convergence.appliedIndex(), now)
 	return s
 }
 
@@ -762,17 +767,17 @@ var errResignedLately = errors.New("the node gave up the catalog a short time ag
 
 // refuses is why this node should not stand for election.
 func (k *Catalog) refuses() error {
-	if until := k.watchdog.noVote.Load(); until != 0 && until > int64(k.config.Host.watch.now()) {
+	if until := k.watchdog.noVote.Load(); until != 0 && until > int64(k.config.Host.Awake()) {
 		return errResignedLately
 	}
-	return k.trust.refuses()
+	return k.Trusted().Refuses()
 }
 
 // transferee is the voter that has acknowledged most of those that are up; empty: none is. If it does not take
 // over, this node steps down, and another one is elected.
 func (k *Catalog) transferee(term uint64) (best string) {
 	for _, n := range k.Voters() {
-		if n != k.node && k.mesh.Alive(n) && (best == "" || k.reached(n, term).Index > k.reached(best, term).Index) {
+		if n != k.Node() && k.config.Mesh.Alive(n) && (best == "" || k.Reached(n, term).Index > k.Reached(best, term).Index) {
 			best = n
 		}
 	}
@@ -781,4 +786,4 @@ func (k *Catalog) transferee(term uint64) (best string) {
 
 // Stall says how the catalog stalls, if this node leads it and its work makes no
 // progress; nil: it makes progress.
-func (k *Catalog) Stall() *Stall { return k.watchdog.stall.Load() }
+func (k *Catalog) Stall() *replica.Stalled { return k.watchdog.stall.Load() }

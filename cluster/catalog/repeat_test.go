@@ -1,4 +1,4 @@
-package group
+package catalog
 
 import (
 	"context"
@@ -19,7 +19,7 @@ func (c *catalogs) mustRegister() {
 	c.t.Helper()
 	for _, k := range c.all {
 		mustPropose(c.t, k, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
-			Name: k.node, PeerAddress: k.node, Incarnation: k.config.Incarnation[:],
+			Name: k.Node(), PeerAddress: k.Node(), Incarnation: k.config.Incarnation[:],
 		}}})
 	}
 }
@@ -42,7 +42,7 @@ func mustPropose(t *testing.T, k *Catalog, c *logpb.CatalogCommand) *logpb.Catal
 // between, and then loses the answer, so that the entry is proposed once more.
 func (k *Catalog) loseAnswer(between func()) (lost *atomic.Bool) {
 	lost = &atomic.Bool{}
-	k.mesh.HandleCall(k.config.Kind, func(ctx context.Context, from string, req []byte) ([]byte, error) {
+	k.config.Mesh.HandleCall(k.config.Kind, func(ctx context.Context, from string, req []byte) ([]byte, error) {
 		var m peerpb.CatalogRequest
 		reply, err := k.onCall(ctx, from, req)
 		if proto.Unmarshal(req, &m) == nil && len(m.Entry) > 0 && lost.CompareAndSwap(false, true) {
@@ -90,7 +90,7 @@ func TestLostAnswers(t *testing.T) {
 				is = found.Type
 			}
 			if is != x.is {
-				t.Errorf("%s that was proposed twice: the exchange is %q at %s, not %q", x.name, is, k.node, x.is)
+				t.Errorf("%s that was proposed twice: the exchange is %q at %s, not %q", x.name, is, k.Node(), x.is)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package group
+package catalog
 
 import (
 	"context"
@@ -190,7 +190,7 @@ func admitted(view *catalog.View, e *logpb.CatalogEntry, entry []byte) (_ []byte
 	case len(e.Commands):
 		return nil, refused, nil
 	}
-	if entry, err = logpb.Marshal(e); len(entry) > MaxCatalogEntry { // the reasons are longer than the commands
+	if entry, err = logpb.Marshal(e); len(entry) > MaxEntry { // the reasons are longer than the commands
 		return nil, slices.Repeat(refused[:1], len(e.Commands)), nil
 	}
 	return entry, nil, err

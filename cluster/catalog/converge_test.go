@@ -1,11 +1,15 @@
-package group
+package catalog
 
 import (
+	"context"
+	"errors"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
@@ -460,4 +464,51 @@ func (s *simulation) check() {
 			s.held++
 		}
 	}
+}
+
+// A term of the catalog's leader opens with all that was applied before; who waits
+// for an entry goes on when this node has applied it, and who waits for all nodes
+// when the others have, too, or have no lease.
+func TestConvergenceAlone(t *testing.T) {
+	c := &convergence{}
+	c.init("n1")
+	view := (&catalog.Catalog{}).View()
+	c.applied(view, 3, 1)
+	if begun, open := c.begin(2, time.Now()); !begun || open {
+		t.Errorf("begun %v, open %v", begun, open)
+	}
+	c.open(2, io.ErrUnexpectedEOF)
+	if c.isOpen(2) {
+		t.Error("a term opens without a barrier")
+	}
+	c.begin(2, time.Now().Add(-2*LeaseTime)) // leases of former leaders are over
+	c.applied(view, 4, 2)
+	c.open(2, nil)
+	if leads, index, term := c.committed(); !c.isOpen(2) || leads != 2 || index != 4 || term != 2 {
+		t.Errorf("it leads in term %d, its view is that of entry %d of term %d", leads, index, term)
+	}
+	if err := c.awaitConverged(t.Context(), 4); err != nil {
+		t.Error(err)
+	}
+	c.mu.Lock()
+	c.holders.all["n2"] = &holder{incarnation: "i", until: time.Now().Add(time.Hour), applied: 4}
+	c.mu.Unlock()
+	c.applied(view, 5, 2)
+	if err := c.await(t.Context(), 5); err != nil {
+		t.Error(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := c.awaitConverged(ended, 5); !errors.Is(err, context.Canceled) {
+		t.Errorf("n2 is not waited for: %v", err)
+	}
+	c.reached("n2", "another process", 5)
+	if c.convergedIndex() != 4 {
+		t.Error("another process speaks for n2")
+	}
+	c.reached("n2", "i", 5)
+	if err := c.awaitConverged(t.Context(), 5); err != nil {
+		t.Error(err)
+	}
+	c.close()
 }

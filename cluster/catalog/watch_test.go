@@ -1,4 +1,4 @@
-package group
+package catalog
 
 import (
 	"context"
@@ -13,7 +13,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -25,7 +27,7 @@ type catalogs struct {
 	ends  []func()     // close a member
 }
 
-func mustCatalogs(t *testing.T, tune ...any) *catalogs {
+func mustCatalogs(t *testing.T, tune ...func(*group.Config)) *catalogs {
 	t.Helper()
 	c := &catalogs{trio: mustTrio(t, tune...), gates: make([]sync.Mutex, len(trioNames))}
 	for i, h := range c.hosts {
@@ -36,16 +38,16 @@ func mustCatalogs(t *testing.T, tune ...any) *catalogs {
 }
 
 // mustStart starts a member of the catalog's group on a host; end closes it.
-func mustStart(t *testing.T, h *lone, founders []string, gate *sync.Mutex, tune ...func(*CatalogConfig)) (k *Catalog, end func()) {
+func mustStart(t *testing.T, h *node, founders []string, gate *sync.Mutex, tune ...func(*Config)) (k *Catalog, end func()) {
 	t.Helper()
 	store, err := raftlog.OpenCatalog(filepath.Join(h.dir, "catalog"), raftlog.CatalogOptions{Exit: h.config.Exit})
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := CatalogConfig{
+	config := Config{
 		Node: h.config.Node, Store: store, Mesh: h.mesh, Kind: 20, KindApplied: 21, Incarnation: [16]byte{h.config.Node[1]},
 		Clock: h.config.Clock.Now, Newest: 2, Exit: h.config.Exit, Logger: h.config.Logger, Host: h.Host,
-		Changed: func(CatalogChange) {
+		Changed: func(Change) {
 			gate.Lock()
 			defer gate.Unlock()
 		},
@@ -53,7 +55,7 @@ func mustStart(t *testing.T, h *lone, founders []string, gate *sync.Mutex, tune 
 	for _, f := range tune {
 		f(&config)
 	}
-	k = NewCatalog(config)
+	k = New(config)
 	if err := k.Start(founders); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +91,7 @@ func defines(k *Catalog, name string) bool {
 func (c *catalogs) mustLead() (at int) {
 	c.t.Helper()
 	await(c.t, "the catalog has a leader", func() bool {
-		at = slices.IndexFunc(c.all, func(k *Catalog) bool { return k.raft.Load().State() == raft.Leader })
+		at = slices.IndexFunc(c.all, func(k *Catalog) bool { return k.Raft().State() == raft.Leader })
 		return at >= 0
 	})
 	return at
@@ -105,7 +107,7 @@ func TestCatalogLeaderHangs(t *testing.T) {
 	mustDefine(t, c.all[0], "first")
 	at := c.mustLead()
 	k, h, other := c.all[at], c.hosts[at], c.all[(at+1)%len(c.all)]
-	term, _ := k.leadsIn()
+	term, _ := k.LeadsIn()
 	c.gates[at].Lock()
 	goOn := sync.OnceFunc(c.gates[at].Unlock)
 	defer goOn() // a machine that hangs for ever cannot be closed
@@ -116,14 +118,14 @@ func TestCatalogLeaderHangs(t *testing.T) {
 	}()
 	clock.await(t, "it gives way", func() bool {
 		count, _ := h.Resignations()
-		return count[StuckCatalog] != 0
+		return count[replica.StuckCatalog] != 0
 	})
 	<-defined
 	count, last := h.Resignations()
-	if count[StuckCatalog] != 1 || len(last) != 1 {
+	if count[replica.StuckCatalog] != 1 || len(last) != 1 {
 		t.Fatalf("resignations %v, %+v", count, last)
 	}
-	if s := last[0]; s.Group != nil || s.Reason != StuckCatalog || s.For < h.watch.bound || s.Term != term {
+	if s := last[0]; s.Group != nil || s.Reason != replica.StuckCatalog || s.For < h.Bound() || s.Term != term {
 		t.Errorf("it has resigned as %+v", s)
 	}
 	if log := c.log.String(); !strings.Contains(log, "the catalog's leader is making no progress and resigns") {
@@ -137,7 +139,7 @@ func TestCatalogLeaderHangs(t *testing.T) {
 	}
 	goOn()
 	await(t, "the former leader follows", func() bool {
-		return defines(k, "second") && k.raft.Load().State() == raft.Follower && k.Stall() == nil
+		return defines(k, "second") && k.Raft().State() == raft.Follower && k.Stall() == nil
 	})
 	mustDefine(t, k, "third")
 }
@@ -157,11 +159,11 @@ func TestCatalogHangsBeforeItLeads(t *testing.T) {
 	mustDefine(t, c.all[lead], "second")
 	await(t, "it leads", func() bool {
 		_ = c.all[lead].Transfer(trioNames[at])
-		return c.all[at].raft.Load().State() == raft.Leader
+		return c.all[at].Raft().State() == raft.Leader
 	})
 	clock.await(t, "it gives way", func() bool {
 		count, _ := c.hosts[at].Resignations()
-		return count[StuckCatalog] != 0
+		return count[replica.StuckCatalog] != 0
 	})
 	mustDefine(t, c.all[other], "third")
 }
@@ -176,19 +178,19 @@ func TestCatalogTransferee(t *testing.T) {
 	k := c.all[lead]
 	gone, other := (lead+1)%3, (lead+2)%3
 	c.ends[gone]()
-	c.hosts[gone].mesh.Transport(catalogGroup) // of which nothing is taken
+	c.hosts[gone].mesh.Transport(replica.CatalogGroup) // of which nothing is taken
 	mustDefine(t, k, "second")
-	term, _ := k.leadsIn()
+	term, _ := k.LeadsIn()
 	if got := k.transferee(term); got != trioNames[other] {
 		t.Fatalf("the transferee is %s, want %s", got, trioNames[other])
 	}
 	k.watchdog.noVote.Store(math.MaxInt64)
-	k.handover.yield(&k.replica, trioNames[gone], term, true)
+	k.Yield(trioNames[gone], term, true)
 	if log := c.log.String(); !strings.Contains(log, "it steps down") || !strings.Contains(log, "to="+trioNames[gone]) {
 		t.Errorf("%s was not told: %s", trioNames[gone], log)
 	}
 	await(t, "the other one leads", func() bool {
-		now, leads := c.all[other].leadsIn()
+		now, leads := c.all[other].LeadsIn()
 		return leads && now > term
 	})
 }
@@ -200,19 +202,21 @@ func TestCatalogHasNoTransferee(t *testing.T) {
 	mustDefine(t, c.all[0], "first")
 	lead := c.mustLead()
 	k := c.all[lead]
-	term, _ := k.leadsIn()
+	term, _ := k.LeadsIn()
 	for i, other := range c.all {
 		if i != lead {
-			other.trust.doubt.Store(&Doubt{})
+			other.Trusted().Open(unproven{}, 0)
 		}
 	}
-	k.handover.yield(&k.replica, k.transferee(term), term, true)
-	await(t, "raft goes on to another term", func() bool { return k.raft.Load().CurrentTerm() > term })
+	k.Yield(k.transferee(term), term, true)
+	await(t, "raft goes on to another term", func() bool { return k.Raft().CurrentTerm() > term })
 	if said := strings.Count(c.log.String(), "it steps down"); said != 1 {
 		t.Errorf("it has stepped down %d times", said)
 	}
 	for _, other := range c.all {
-		other.trust.doubt.Store(nil)
+		if err := other.Trusted().Prove(); err != nil {
+			t.Error(err)
+		}
 	}
 	mustDefine(t, k, "second")
 }
@@ -225,13 +229,13 @@ func TestCatalogKeeps(t *testing.T) {
 	c := mustCatalogs(t, clock.set)
 	lead := c.mustLead()
 	k := c.all[lead]
-	await(t, "all are up", func() bool { return k.transferee(0) != "" && k.whyKeep(&k.watchdog.resigned, clock.now()) == "" })
-	k.watchdog.resigned.until.Store(int64(clock.now()) + 1)
-	if why := k.whyKeep(&k.watchdog.resigned, clock.now()); why != keepsPause {
+	await(t, "all are up", func() bool { return k.transferee(0) != "" && k.WhyKeep(&k.watchdog.resigned, clock.now()) == "" })
+	k.watchdog.resigned.Until.Store(int64(clock.now()) + 1)
+	if why := k.WhyKeep(&k.watchdog.resigned, clock.now()); why != replica.KeepsPause {
 		t.Errorf("right after it has resigned: %q", why)
 	}
 	clock.pass(1)
-	if why := k.whyKeep(&k.watchdog.resigned, clock.now()); why != "" {
+	if why := k.WhyKeep(&k.watchdog.resigned, clock.now()); why != "" {
 		t.Errorf("after the pause: %q", why)
 	}
 	k.watchdog.noVote.Store(int64(clock.now()) + 1)
@@ -244,10 +248,10 @@ func TestCatalogKeeps(t *testing.T) {
 	for i, h := range c.hosts {
 		if i != lead {
 			c.ends[i]()
-			h.shut(t)
+			h.shut()
 		}
 	}
-	await(t, "it is seen that nobody is up", func() bool { return k.whyKeep(&k.watchdog.resigned, clock.now()) == keepsMajority })
+	await(t, "it is seen that nobody is up", func() bool { return k.WhyKeep(&k.watchdog.resigned, clock.now()) == replica.KeepsMajority })
 	if to := k.transferee(0); to != "" {
 		t.Errorf("its transferee is %s", to)
 	}
@@ -257,8 +261,8 @@ func TestCatalogKeeps(t *testing.T) {
 // and when the machine has applied that.
 func TestCatalogStall(t *testing.T) {
 	t.Parallel()
-	h, gate := mustHost(t, t.TempDir()), &sync.Mutex{}
-	k, _ := mustStart(t, h, []string{"n1"}, gate, func(c *CatalogConfig) { c.Host = nil }) // nobody else looks
+	h, gate := mustAlone(t), &sync.Mutex{}
+	k, _ := mustStart(t, h, []string{"n1"}, gate, func(c *Config) { c.Host = nil }) // nobody else looks
 	mustDefine(t, k, "first")
 	stands := func(at time.Duration, want time.Duration) {
 		t.Helper()
@@ -266,7 +270,7 @@ func TestCatalogStall(t *testing.T) {
 			t.Errorf("at %v it stands still for %v, want %v: %+v", at, s.For, want, s)
 		}
 	}
-	await(t, "nothing waits", func() bool { return k.watchdog.waiting.Load() == 0 && k.stall(1).For == 0 && !k.watchdog.entries.waits })
+	await(t, "nothing waits", func() bool { return k.watchdog.waiting.Load() == 0 && k.stall(1).For == 0 && !k.watchdog.entries.Waits })
 	stands(9, 0)
 	k.watchdog.waiting.Add(1)
 	stands(10, 0)
@@ -288,13 +292,13 @@ func TestCatalogStall(t *testing.T) {
 	}
 	at := time.Duration(20)
 	await(t, "entries wait for the machine", func() bool {
-		k.raft.Load().Apply(entry, time.Millisecond)
+		k.Raft().Apply(entry, time.Millisecond)
 		at += 10
 		s := k.stall(at)
 		return s.Last > s.Applied && s.For >= 30
 	})
 	goOn()
-	await(t, "all is applied", func() bool { return k.stall(at).For == 0 && !k.watchdog.entries.waits })
+	await(t, "all is applied", func() bool { return k.stall(at).For == 0 && !k.watchdog.entries.Waits })
 }
 
 // A leader that cannot help the catalog by giving it up keeps it, and says that
@@ -302,32 +306,32 @@ func TestCatalogStall(t *testing.T) {
 func TestCatalogHasNobodyToTakeOver(t *testing.T) {
 	t.Parallel()
 	clock := &handClock{}
-	h, gate := mustHost(t, t.TempDir(), quickWatch, clock.set), &sync.Mutex{}
+	h, gate := mustAlone(t, quickWatch, clock.set), &sync.Mutex{}
 	k, _ := mustStart(t, h, []string{"n1"}, gate)
 	mustDefine(t, k, "first")
 	if k.Stall() != nil {
 		t.Errorf("it stands still as %+v", k.Stall())
 	}
-	term, _ := k.leadsIn()
+	term, _ := k.LeadsIn()
 	gate.Lock()
 	goOn := sync.OnceFunc(gate.Unlock)
 	defer goOn()
-	k.spawn(func() { mustDefine(t, k, "second") })
+	k.tasks.Go(func() { mustDefine(t, k, "second") })
 	clock.await(t, "it is seen to stand still", func() bool { return k.Stall() != nil })
-	if s := k.Stall(); s.Keeps != keepsAlone || s.Reason != StuckCatalog || s.For < h.watch.bound {
+	if s := k.Stall(); s.Keeps != replica.KeepsAlone || s.Reason != replica.StuckCatalog || s.For < h.Bound() {
 		t.Errorf("it stands still as %+v", s)
 	}
-	if now, leads := k.leadsIn(); !leads || now != term {
+	if now, leads := k.LeadsIn(); !leads || now != term {
 		t.Errorf("it leads: %v, in term %d", leads, now)
 	}
-	if count, _ := h.Resignations(); count[StuckCatalog] != 0 {
+	if count, _ := h.Resignations(); count[replica.StuckCatalog] != 0 {
 		t.Errorf("resignations %v", count)
 	}
 	goOn()
 	await(t, "it goes on", func() bool { return k.Stall() == nil && defines(k, "second") })
 }
 
-// TestClosedCatalogSendsNothing: a notice that begins while a member closes does
+// TestClosedCatalogSendsNothing: a notice that is sent while a member closes does
 // not wait for a node that is gone.
 func TestClosedCatalogSendsNothing(t *testing.T) {
 	c := mustCatalogs(t)
@@ -340,7 +344,8 @@ func TestClosedCatalogSendsNothing(t *testing.T) {
 	await(t, "the end of the link", func() bool { return !c.hosts[0].mesh.Alive(trioNames[1]) })
 	sent := make(chan bool, 1)
 	go func() {
-		sent <- c.all[0].notices.sendOne(trioNames[1], &commitNotice{index: 1, term: 1, leads: 1})
+		err := c.all[0].Transport().AppendEntries(raft.ServerID(trioNames[1]), raft.ServerAddress(trioNames[1]), &raft.AppendEntriesRequest{}, &raft.AppendEntriesResponse{})
+		sent <- err == nil
 	}()
 	select {
 	case ok := <-sent:
@@ -354,12 +359,12 @@ func TestClosedCatalogSendsNothing(t *testing.T) {
 
 // Who founds a cluster, or is its only voter, does not wait for raft's timers, which never fire here.
 func TestFoundersElectAtOnce(t *testing.T) {
-	without := func(c *CatalogConfig) { c.heartbeat = never }
+	without := func(c *Config) { c.heartbeat = replica.Never }
 	var gate sync.Mutex
 	all := mustTrio(t)
 	for _, h := range all.hosts {
 		k, _ := mustStart(t, h, trioNames, &gate, without)
-		defer mustDefine(t, k, "from "+k.node) // by the leader that they elect
+		defer mustDefine(t, k, "from "+k.Node()) // by the leader that they elect
 	}
 	alone := mustTrio(t).hosts[1]
 	k, end := mustStart(t, alone, []string{alone.config.Node}, &gate, without)
@@ -385,5 +390,18 @@ func TestCatalogLeadsForNothing(t *testing.T) {
 	}
 	if !k.LeadsStill() || k.Progress().Last != before+1 {
 		t.Errorf("entries of ten questions and one for which one is needed: %d", k.Progress().Last-before)
+	}
+}
+
+// The catalog is watched where this node leads it, and nowhere else, from when it
+// takes over.
+func TestCatalogIsWatchedWhereItIsLed(t *testing.T) {
+	c := mustCatalogs(t)
+	lead := c.mustLead()
+	for i, k := range c.all {
+		rests, waits := k.watchAgain(false), k.watchAgain(true)
+		if i == lead && (rests <= 0 || rests > 2*watchRest || waits != replica.WatchEvery) || i != lead && rests+waits != 0 {
+			t.Errorf("node %d is watched again after %v, and after %v while something waits", i, rests, waits)
+		}
 	}
 }
