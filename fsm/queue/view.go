@@ -296,6 +296,10 @@ func (m *Machine) ConsumersAfter(place uint64, limit int, list []Consumer) (_ []
 	return list, 0
 }
 
+// HasConsumers reports whether a queue has consumers, those of gets and those that are over and have something to
+// settle included. O(1).
+func HasConsumers(m *Machine) bool { return m.consumers.len() > 0 }
+
 // ConsumersNow returns how many consumers have not settled what was taken back from
 // them, how many of Stats.Consumers take by credit, and when the oldest held message
 // was handed out; 0: none is held, or that is not known. O(consumers).
