@@ -57,11 +57,11 @@ func (g *Group) Stats() (s Stats) {
 	return s
 }
 
-// Any is every group, for Those.
-func Any(*Group) bool { return true }
-
-// Those returns the groups for which f is true, in any order: Groups sorts. f must be quick.
+// Those returns the groups for which f is true, in any order: Groups sorts. f must be quick; nil: all groups.
 func (h *Host) Those(f func(g *Group) bool) []*Group {
+	if f == nil {
+		f = func(*Group) bool { return true }
+	}
 	r := &h.groups
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -84,7 +84,7 @@ func StatsOf(m *queue.Machine) Stats {
 	} else {
 		s.Priorities = by
 	}
-	if s.Listed = queue.HasConsumers(m); s.Listed {
+	if s.Listed = next.Consumers > 0; s.Listed {
 		u := Use{SingleActive: next.SingleActive}
 		u.TimedOut, u.ByCredit, u.HeldSince = m.ConsumersNow()
 		if all.Consumers > 0 || u != (Use{}) {

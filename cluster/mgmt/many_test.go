@@ -108,13 +108,17 @@ func manyQueues(t testing.TB, count int) *world {
 			first = q
 		}
 	}
+	up := make(chan struct{}, 64)
+	nodes[0].Watch(func(ev peer.Event) {
+		if ev.Up {
+			up <- struct{}{}
+		}
+	})
 	for _, mesh := range nodes {
 		mesh.Start()
 	}
-	for _, p := range []string{"n2", "n3"} {
-		for !nodes[0].Alive(p) {
-			time.Sleep(time.Millisecond)
-		}
+	for !nodes[0].Alive("n2") || !nodes[0].Alive("n3") {
+		<-up
 	}
 	guard, err := origin.New(nil, nil)
 	if err != nil {

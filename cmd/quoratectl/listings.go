@@ -37,7 +37,7 @@ func messageVerbs() []verb {
 var queueColumns = columnsOf[api.Queue]("name messages")
 
 // listQueues asks for the columns that it shows: a row has a hundred.
-func listQueues(c *call) error {
+var listQueues = func(c *call) error {
 	names := splitNames(c.words)
 	if len(names) == 0 {
 		for _, x := range queueColumns.shown {

@@ -52,6 +52,9 @@ type Outlook struct {
 	LeaseEnd     fsm.Time
 	Returned     uint64 // of the ready messages: those that consumers had
 	SingleActive string // tag of the single active consumer; empty: there is none
+	// Consumers are those of gets, and those that are over and have something to settle,
+	// besides those of Stats.
+	Consumers int
 }
 
 // Dead are the counters of deaths and dead letters, and of other ends.
@@ -235,7 +238,7 @@ func (m *Machine) Dead() Dead {
 
 // Outlook returns what comes next, and what Stats does not count. O(1).
 func (m *Machine) Outlook() Outlook {
-	o := Outlook{Returned: m.messages.count(Returned).Messages}
+	o := Outlook{Returned: m.messages.count(Returned).Messages, Consumers: m.consumers.len()}
 	if m.lease.phase() != Active {
 		return o
 	}
@@ -295,10 +298,6 @@ func (m *Machine) ConsumersAfter(place uint64, limit int, list []Consumer) (_ []
 	}
 	return list, 0
 }
-
-// HasConsumers reports whether a queue has consumers, those of gets and those that are over and have something to
-// settle included. O(1).
-func HasConsumers(m *Machine) bool { return m.consumers.len() > 0 }
 
 // ConsumersNow returns how many consumers have not settled what was taken back from
 // them, how many of Stats.Consumers take by credit, and when the oldest held message
