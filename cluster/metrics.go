@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/traffic"
@@ -89,7 +88,7 @@ func (n *Node) objectMetrics() metrics.Objects {
 			byChannel[channel] = c
 		}
 	})
-	for _, g := range n.host.Those(group.Any) {
+	for _, g := range n.host.Those(nil) {
 		of := g.Spec()
 		q := metrics.Queue{VHost: of.VHost, Name: of.Name, Counts: byQueue[of.Queue]}
 		delete(byQueue, of.Queue)

@@ -32,7 +32,7 @@ type Stats struct {
 
 	Phase       queue.Phase
 	InUse       bool // it has a consumer, or a get that is not settled
-	Listed      bool // it has a consumer, or one that is cancelled and has not settled all
+	Listed      bool // it may have consumers to list, such as are cancelled included
 	DeadLetters bool // messages that expire become dead letters
 
 	Priority   uint8        // of the ready messages, if all have the same
@@ -60,11 +60,11 @@ func (g *Group) Stats() (s Stats) {
 	return s
 }
 
-// Any is every group, for Those.
-func Any(*Group) bool { return true }
-
-// Those returns the groups for which f is true, in any order: Groups sorts. f must be quick.
+// Those returns the groups for which f is true, in any order: Groups sorts. f must be quick; nil: all groups.
 func (h *Host) Those(f func(g *Group) bool) []*Group {
+	if f == nil {
+		f = func(*Group) bool { return true }
+	}
 	r := &h.groups
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -87,18 +87,17 @@ func StatsOf(m *queue.Machine) Stats {
 	} else {
 		s.Priorities = by
 	}
-	u := Use{SingleActive: next.SingleActive}
-	u.TimedOut, u.ByCredit, u.HeldSince = m.ConsumersNow()
-	if all.Consumers > 0 || u != (Use{}) {
-		u.Capacity = queue.CapacityOf(m)
-		s.Use = &u
-	}
-	for range m.Consumers() {
-		s.Listed = true
-		break
+	if s.Listed = next.Consumers > 0; s.Listed {
+		u := Use{SingleActive: next.SingleActive}
+		u.TimedOut, u.ByCredit, u.HeldSince = m.ConsumersNow()
+		if all.Consumers > 0 || u != (Use{}) {
+			u.Capacity = queue.CapacityOf(m)
+			s.Use = &u
+		}
 	}
 	if hasRest(all) {
-		s.Rest = &all
+		rest := all // on the heap only if it is kept
+		s.Rest = &rest
 	}
 	return s
 }

@@ -389,23 +389,63 @@ func rowsOf[R any](rows []R, columns string) (any, error) {
 	if columns == "" {
 		return orEmpty(rows), nil
 	}
-	all, err := objects(rows)
-	for i, row := range all {
-		all[i] = choose(row, strings.Split(columns, ","))
+	paths, all := strings.Split(columns, ","), make([]map[string]any, len(rows))
+	for i := range rows {
+		row, err := firstOf(reflect.ValueOf(&rows[i]).Elem(), paths)
+		if err != nil {
+			return nil, err
+		}
+		all[i] = choose(row, paths)
 	}
-	return orEmpty(all), err
+	return all, nil
 }
 
-// objects converts items into their JSON objects.
-func objects[T any](items []T) ([]map[string]any, error) {
-	raw, err := json.Marshal(items)
+// firstOf returns those of the fields of a row that some paths of keys begin with, as JSON shows them.
+func firstOf(row reflect.Value, paths []string) (map[string]any, error) {
+	all := map[string]any{}
+	if row.Kind() != reflect.Struct {
+		o, err := object(row.Interface())
+		all, _ = o.(map[string]any)
+		return all, err
+	}
+	for _, path := range paths {
+		name, _, _ := strings.Cut(path, ".")
+		f, known := fieldsOf(row.Type())[name]
+		if _, done := all[name]; done || !known {
+			continue
+		}
+		v, err := row.FieldByIndexErr(f.index)
+		if err != nil || f.omits(v) { // of an embedded object that is missing
+			continue
+		}
+		value := v.Interface()
+		if !isPlain(v.Type()) {
+			if value, err = object(value); err != nil {
+				return nil, err
+			}
+		}
+		all[name] = value
+	}
+	return all, nil
+}
+
+// isPlain reports whether JSON has no keys within values of a type.
+func isPlain(t reflect.Type) bool {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	return t.Kind() < reflect.Array || t.Kind() == reflect.String
+}
+
+// object converts a value into what JSON makes of it.
+func object(value any) (o any, err error) {
+	raw, err := json.Marshal(value)
 	if err != nil {
 		return nil, err
 	}
-	var rows []map[string]any
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
-	return rows, d.Decode(&rows)
+	return o, d.Decode(&o)
 }
 
 // filter keeps the items whose names match.
@@ -463,11 +503,11 @@ func valueAt(v reflect.Value, path []string) any {
 		case len(path) == 0:
 			return plain(v)
 		case v.Kind() == reflect.Struct:
-			index, ok := fieldsOf(v.Type())[path[0]]
+			f, ok := fieldsOf(v.Type())[path[0]]
 			if !ok {
 				return nil
 			}
-			field, err := v.FieldByIndexErr(index)
+			field, err := v.FieldByIndexErr(f.index)
 			if err != nil { // of an embedded object that is missing
 				return nil
 			}
@@ -499,15 +539,38 @@ func plain(v reflect.Value) any {
 // fields caches fieldsOf.
 var fields sync.Map
 
-// fieldsOf finds the fields of a type by the names that they have in JSON.
-func fieldsOf(t reflect.Type) map[string][]int {
-	if known, ok := fields.Load(t); ok {
-		return known.(map[string][]int)
+// field is a field of a type, and whether JSON leaves it out.
+type field struct {
+	index               []int
+	omitEmpty, omitZero bool
+}
+
+// omits reports whether JSON leaves a value out.
+func (f field) omits(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Array, reflect.Map, reflect.Slice, reflect.String:
+		if f.omitEmpty && v.Len() == 0 {
+			return true
+		}
+	case reflect.Struct: // is never empty
+	default:
+		if f.omitEmpty && v.IsZero() {
+			return true
+		}
 	}
-	byName := map[string][]int{}
+	return f.omitZero && v.IsZero()
+}
+
+// fieldsOf finds the fields of a type by the names that they have in JSON.
+func fieldsOf(t reflect.Type) map[string]field {
+	if known, ok := fields.Load(t); ok {
+		return known.(map[string]field)
+	}
+	byName := map[string]field{}
 	for _, f := range reflect.VisibleFields(t) {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
-			byName[name] = f.Index
+		if name, rest, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			options := strings.Split(rest, ",")
+			byName[name] = field{f.Index, slices.Contains(options, "omitempty"), slices.Contains(options, "omitzero")}
 		}
 	}
 	fields.Store(t, byName)

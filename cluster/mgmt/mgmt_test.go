@@ -58,7 +58,7 @@ type world struct {
 	dead  string // why it should be restarted
 	rest
 	*operator
-	t            *testing.T
+	t            testing.TB
 	catalog      catalog.Catalog
 	stats        map[string]stats.Queue // by name of the queue
 	offline      map[string]bool
@@ -88,9 +88,9 @@ type world struct {
 }
 
 // newWorld is of the newest version.
-func newWorld(t *testing.T) *world { return newWorldOf(t, fsm.NewestVersion) }
+func newWorld(t testing.TB) *world { return newWorldOf(t, fsm.NewestVersion) }
 
-func newWorldOf(t *testing.T, version int64) *world {
+func newWorldOf(t testing.TB, version int64) *world {
 	w := &world{t: t, stats: map[string]stats.Queue{}, offline: map[string]bool{}}
 	w.operator = &operator{world: w}
 	guard, err := origin.New(nil, nil)

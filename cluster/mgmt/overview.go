@@ -64,7 +64,8 @@ func (ov overview) get(w *responder, r *request) {
 			}
 			addNumbers(&o.QueueTotals.Totals, n)
 			o.ObjectTotals.Consumers += n[consumerCount]
-			if at := int64(n[nextExpiry]); at != 0 {
+			if n[nextExpiry] != 0 {
+				at := int64(n[nextExpiry])
 				o.QueueTotals.Expiry.Add(&at, numbers.Expiring(q.ID))
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"iter"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -102,6 +103,8 @@ func (qs queues) key(r *request, key string, numbers func() *stats.Numbers) func
 		return func(q *catalog.Queue) any { return q.VHost }
 	case key == "type":
 		return func(q *catalog.Queue) any { return q.Type() }
+	case key == "state":
+		return func(q *catalog.Queue) any { return qs.state(r.view, q) }
 	case key == "leader":
 		return func(q *catalog.Queue) any {
 			if leader := numbers().Leader(q.ID); leader != "" {
@@ -413,24 +416,15 @@ func (qs queues) describe(v *catalog.View, q *catalog.Queue, byQueue map[fsm.Que
 		Arguments: tables.JSON(q.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
 		EffectiveDefinition: tables.JSON(policies.Definition),
 		DeliveryLimit:       settings.DeliveryLimit, DeadLetterStrategy: strategy(settings),
-		Internal: q.StoreOf != "", State: "running", Members: []string{}, Online: []string{},
+		Internal: q.StoreOf != "", Members: []string{}, Online: []string{},
 	}
-	for _, number := range v.Members(q) {
-		n, ok := v.Node(number)
-		if !ok {
-			continue
-		}
-		d.Members = append(d.Members, n.GetName())
-		if qs.cluster.Online(n.GetName()) {
-			d.Online = append(d.Online, n.GetName())
+	for name, online := range qs.members(v, q) {
+		d.Members = append(d.Members, name)
+		if online {
+			d.Online = append(d.Online, name)
 		}
 	}
-	switch {
-	case len(d.Online) == 0:
-		d.State = "down"
-	case 2*len(d.Online) <= len(d.Members):
-		d.State = "minority"
-	}
+	d.State = stateBy(len(d.Members), len(d.Online))
 	if f, ok := byQueue[q.ID]; ok {
 		f.SettingsApplied = f.Revision >= settings.Revision
 		d.Leader, d.Node, d.QueueStats = &f.Leader, f.Leader, &f.QueueStats
@@ -438,6 +432,39 @@ func (qs queues) describe(v *catalog.View, q *catalog.Queue, byQueue map[fsm.Que
 		d.Node = d.Members[0]
 	}
 	return d
+}
+
+// members yields the nodes that have replicas of a queue, and whether they are up.
+func (qs queues) members(v *catalog.View, q *catalog.Queue) iter.Seq2[string, bool] {
+	return func(yield func(string, bool) bool) {
+		for _, number := range v.Members(q) {
+			if n, ok := v.Node(number); ok && !yield(n.GetName(), qs.cluster.Online(n.GetName())) {
+				return
+			}
+		}
+	}
+}
+
+// stateBy is the state of a queue with so many replicas.
+func stateBy(members, online int) string {
+	switch {
+	case online == 0:
+		return "down"
+	case 2*online <= members:
+		return "minority"
+	}
+	return "running"
+}
+
+// state is the state of a queue.
+func (qs queues) state(v *catalog.View, q *catalog.Queue) string {
+	members, up := 0, 0
+	for _, online := range qs.members(v, q) {
+		if members++; online {
+			up++
+		}
+	}
+	return stateBy(members, up)
 }
 
 // strategy is how a queue's dead letters are sent.
@@ -467,7 +494,7 @@ func (qs queues) narrow(q url.Values, v *catalog.View, l *listing[*catalog.Queue
 	case "":
 		return nil
 	case withoutMajority:
-		keep = func(x *catalog.Queue) bool { return qs.describe(v, x, nil).State != "running" }
+		keep = func(x *catalog.Queue) bool { return qs.state(v, x) != "running" }
 	case withoutLeader:
 		keep = func(x *catalog.Queue) bool { return numbers().Of(x.ID) == nil }
 	case withLate:

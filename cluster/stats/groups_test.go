@@ -2,6 +2,7 @@ package stats
 
 import (
 	"iter"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -56,8 +57,8 @@ type sources map[fsm.GroupID]*source
 
 func (all sources) Led() iter.Seq[Group] {
 	return func(yield func(Group) bool) {
-		for _, s := range all {
-			if !yield(s) {
+		for _, id := range slices.Sorted(maps.Keys(all)) {
+			if !yield(all[id]) {
 				return
 			}
 		}

@@ -377,7 +377,7 @@ func (l *Local) Barrier(context.Context) error {
 
 // Raft sums up the replicas of queues on this node, those without a log left out.
 func (l *Local) Raft() (sum metrics.Raft) {
-	for _, g := range l.c.Host.Those(group.Any) {
+	for _, g := range l.c.Host.Those(nil) {
 		if g.IsLocal() {
 			continue
 		}
@@ -392,7 +392,7 @@ func (l *Local) Raft() (sum metrics.Raft) {
 // Led counts the replicas on this node, and sums up those that lead.
 func (l *Local) Led() (replicas int, sum metrics.Led) {
 	now, clock, view := l.c.Clock.Steady(), l.c.Clock.Now(), l.c.Catalog.View()
-	for _, g := range l.c.Host.Those(group.Any) {
+	for _, g := range l.c.Host.Those(nil) {
 		if replicas++; g.Leading() == 0 {
 			continue
 		}

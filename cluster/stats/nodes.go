@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/traffic"
@@ -63,7 +62,7 @@ func nodeFrom(name string, reply *peerpb.ReplicasReply) api.Node {
 
 // describeRaft adds what this node does for the cluster.
 func (r *Replicas) describeRaft(to *peerpb.NodeResources) {
-	for _, g := range r.c.Host.Those(group.Any) {
+	for _, g := range r.c.Host.Those(nil) {
 		to.Replicas++
 		if g.Leading() != 0 {
 			to.Leaders++

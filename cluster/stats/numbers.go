@@ -73,7 +73,7 @@ func (n *Numbers) row(id fsm.QueueID, leader string) []uint64 {
 	i, known := n.rows[id]
 	if !known {
 		i = len(n.leaders)
-		n.rows[id], n.leaders, n.values = i, append(n.leaders, ""), append(n.values, make([]uint64, width)...)
+		n.rows[id], n.leaders, n.values = i, append(n.leaders, ""), slices.Grow(n.values, width)[:(i+1)*width]
 	}
 	n.leaders[i] = leader
 	row := n.values[i*width : (i+1)*width]
@@ -96,6 +96,10 @@ func (n *Numbers) addReply(node string, r *peerpb.QueueStatsReply) {
 		slices.ContainsFunc(r.Columns, func(c *peerpb.QueueColumn) bool { return len(c.Values) != 0 && len(c.Values) != len(r.Ids) }) {
 		return
 	}
+	if len(n.rows) == 0 { // nodes lead about as many queues each: one of three that answer
+		n.rows = make(map[fsm.QueueID]int, 3*len(r.Ids))
+	}
+	n.leaders, n.values = slices.Grow(n.leaders, len(r.Ids)), slices.Grow(n.values, len(r.Ids)*len(r.Columns))
 	for i, id := range r.Ids {
 		row := n.row(fsm.QueueID(id), node)
 		for k, c := range r.Columns {

@@ -20,7 +20,7 @@ func busyQueue() *source {
 	fill(reflect.ValueOf(&all).Elem())
 	all.Phase = queue.Active
 	s := group.Stats{Ready: all.Ready, Unacknowledged: all.Unacknowledged, Consumers: all.Consumers, Returned: 3, NextExpiry: 5_000_000_000, LeaseEnd: 5, Use: &group.Use{TimedOut: 7}, Rest: &all}
-	return &source{spec: group.Spec{Group: 1, Queue: 11}, stats: s}
+	return &source{spec: group.Spec{Group: 9, Queue: 11}, stats: s} // behind others
 }
 
 // allNumbers are the names of the table.

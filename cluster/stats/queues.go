@@ -156,11 +156,15 @@ func (q *Queues) numbersOf(g Group, end time.Time) group.Stats {
 }
 
 // expiring counts the messages of a queue that expire within times from now on; nil: none does.
-func (q *Queues) expiring(g Group, n *group.Stats, within []uint64) (counts []uint64) {
+func (q *Queues) expiring(g Group, n *group.Stats, within []uint64) []uint64 {
 	now := max(q.c.Clock(), n.Clock)
 	if len(within) == 0 || n.NextExpiry == 0 || n.NextExpiry > lastOf(now, within) {
 		return nil
 	}
+	return countExpiring(g, now, within)
+}
+
+func countExpiring(g Group, now fsm.Time, within []uint64) (counts []uint64) {
 	g.View(func(m *queue.Machine) { counts = expiring(m, max(now, m.Clock()), within) })
 	return counts
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
@@ -34,13 +35,24 @@ func messageVerbs() []verb {
 }
 
 var queueColumns = columnsOf[api.Queue]("name messages")
-var listQueues = listing(queueColumns, "Listing queues for vhost VHOST ...", "queues", "VHOST")
+
+// listQueues asks for the columns that it shows: a row has a hundred.
+var listQueues = func(c *call) error {
+	names := splitNames(c.words)
+	if len(names) == 0 {
+		for _, x := range queueColumns.shown {
+			names = append(names, x.name)
+		}
+	}
+	at := path("queues", c.options.vhost) + "?columns=" + url.QueryEscape(strings.Join(names, ","))
+	return listAt(c, at, "Listing queues for vhost "+c.options.vhost+" ...", queueColumns, c.words)
+}
 
 var unansweredColumns = columnsOf[api.Queue]("name")
 
 func listUnresponsive(c *call) error {
 	var rows []api.Queue
-	if err := c.get(path("queues", c.options.vhost), &rows); err != nil {
+	if err := c.get(path("queues", c.options.vhost)+"?filter=leaderless", &rows); err != nil {
 		return err
 	}
 	rows = slices.DeleteFunc(rows, func(q api.Queue) bool { return q.QueueStats != nil })

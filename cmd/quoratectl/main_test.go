@@ -180,6 +180,25 @@ func TestVerbs(t *testing.T) {
 }
 
 // TestChanges runs the verbs that change something, and looks at what they send.
+// TestQueuesAskLittle: a list of queues asks for the columns that it shows, and one of those without a leader for no
+// others.
+func TestQueuesAskLittle(t *testing.T) {
+	var asked []string
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Query().Get("columns")+r.URL.Query().Get("filter"))
+		_, _ = io.WriteString(w, "[]")
+	}))
+	defer s.Close()
+	for _, verb := range [][]string{{"list_queues"}, {"list_queues", "name", "consumers"}, {"list_unresponsive_queues"}} {
+		if code, _, errOut := command(append([]string{"--node", s.URL}, verb...)...); code != exitOK {
+			t.Error(errOut)
+		}
+	}
+	if got := fmt.Sprint(asked); got != "[name,messages name,consumers leaderless]" {
+		t.Error(got)
+	}
+}
+
 func TestChanges(t *testing.T) {
 	node, changed := pretendNode(t)
 	for _, test := range []struct {

@@ -3,6 +3,7 @@ package catalog
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -171,6 +172,13 @@ func TestLookups(t *testing.T) {
 	}
 	if walked != 4 || v.QueueCount() != 4 || len(v.Queues()) != 4 || len(v.QueuesOf("/")) != 4 {
 		t.Errorf("walked over %d queues", walked)
+	}
+	of := map[*Queue]bool{}
+	for q := range v.EachQueueOf("/") {
+		of[q] = true
+	}
+	if none := slices.Collect(v.EachQueueOf("none")); len(of) != 4 || !of[v.QueuesOf("/")[0]] || none != nil {
+		t.Errorf("walked over %d queues of the vhost, and %v of none", len(of), none)
 	}
 	if (&Catalog{}).View().QueueCount() != 0 {
 		t.Error("the empty catalog has queues")

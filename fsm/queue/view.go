@@ -52,6 +52,9 @@ type Outlook struct {
 	LeaseEnd     fsm.Time
 	Returned     uint64 // of the ready messages: those that consumers had
 	SingleActive string // tag of the single active consumer; empty: there is none
+	// Consumers are those of gets, and those that are over and have something to settle,
+	// besides those of Stats.
+	Consumers int
 }
 
 // Dead are the counters of deaths and dead letters, and of other ends.
@@ -235,7 +238,7 @@ func (m *Machine) Dead() Dead {
 
 // Outlook returns what comes next, and what Stats does not count. O(1).
 func (m *Machine) Outlook() Outlook {
-	o := Outlook{Returned: m.messages.count(Returned).Messages}
+	o := Outlook{Returned: m.messages.count(Returned).Messages, Consumers: m.consumers.len()}
 	if m.lease.phase() != Active {
 		return o
 	}
