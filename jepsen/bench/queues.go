@@ -135,18 +135,18 @@ func (c *crowd) declareSome(r report.Result, from, to, atOnce int) {
 func (c *crowd) spend(r *report.Result, thing string, work func() int) {
 	before := c.counts()
 	c.cost(r, work)
-	after, nodes := c.counts(), float64(len(c.pids))
+	c.noteCounts(r, thing, before, c.counts())
+}
+
+// noteCounts records what each of the things has cost between two readings of the metrics, of which a server of an
+// earlier version may lack some.
+func (c *crowd) noteCounts(r *report.Result, thing string, before, after map[string]float64) {
 	r.Note("processor time of all nodes per "+thing, r.ServerCPU/1e3, "ms")
-	for _, m := range []struct {
-		metric, name string
-		by           float64
-	}{
-		{diskSyncs, "fdatasync and fsync per node and " + thing, nodes},
-		{framesSent, "messages between nodes per " + thing, 1},
-	} {
-		if n, known := after[m.metric]; known {
-			r.Note(m.name, (n-before[m.metric])/r.Messages/m.by, "")
-		}
+	if n, known := after[diskSyncs]; known {
+		r.Note("fdatasync and fsync per node and "+thing, (n-before[diskSyncs])/r.Messages/float64(len(c.pids)), "")
+	}
+	if n, known := after[framesSent]; known {
+		r.Note("messages between nodes per "+thing, (n-before[framesSent])/r.Messages, "")
 	}
 }
 

@@ -112,8 +112,8 @@ func (c *crowd) wake() {
 	defer conn.Close()
 	must(ch.Confirm(false))
 	rows := []*report.Result{&asleep, &awake}
-	times, cpu, syncs, frames := make([][]time.Duration, 2), make([]float64, 2), make([]float64, 2), make([]float64, 2)
-	rounds := []int{c.round(n), c.round(n)}
+	times, cpu, rounds := make([][]time.Duration, 2), make([]float64, 2), []int{c.round(n), c.round(n)}
+	spent := []map[string]float64{{}, {}}
 	for from := 0; from < n; from += wakeBatch {
 		for k := range rows {
 			counts, used, began := c.counts(), get(cpuSeconds(c.pids)), clock()
@@ -122,17 +122,15 @@ func (c *crowd) wake() {
 			}
 			rows[k].Seconds += (clock() - began).Seconds()
 			cpu[k] += get(cpuSeconds(c.pids)) - used
-			after := c.counts()
-			syncs[k] += after[diskSyncs] - counts[diskSyncs]
-			frames[k] += after[framesSent] - counts[framesSent]
+			for name, v := range c.counts() {
+				spent[k][name] += v - counts[name]
+			}
 		}
 	}
 	for k, r := range rows {
 		r.Messages, r.Times = float64(n), report.QuantilesOf(times[k])
 		r.PerSecond, r.ServerCPU = r.Messages/r.Seconds, cpu[k]/float64(n)*1e6
-		r.Note("processor time of all nodes per message", cpu[k]/float64(n)*1e3, "ms")
-		r.Note("fdatasync and fsync per node and message", syncs[k]/float64(n)/float64(len(c.pids)), "")
-		r.Note("messages between nodes per message", frames[k]/float64(n), "")
+		c.noteCounts(r, "message", nil, spent[k])
 	}
 	asleep.Note("processor time of all nodes beyond that of the second message", (cpu[0]-cpu[1])/float64(n)*1e3, "ms")
 	asleep.Note("later than the second message, p50", asleep.Times.P50-awake.Times.P50, "ms")
