@@ -36,7 +36,7 @@ func (c *crowd) hotKill() {
 	c.outage(fmt.Sprintf("a node is killed at %%d msg/s to %%d of %d queues in turn", c.queues), n, max(c.rate, n))
 }
 
-// outage kills a node that has rested with its queues while messages go to the first of the queues in turn,
+// outage kills a node that has rested with its queues while messages go to some queues in turn,
 // measures how long each of them waited for a confirm, and starts the node again.
 func (c *crowd) outage(name string, queues, rate int) {
 	r := c.result(name, rate, queues)
@@ -61,7 +61,7 @@ func (c *crowd) outage(name string, queues, rate int) {
 	r.Messages, r.Seconds = float64(len(s.confirmed)), (clock() - began).Seconds()
 	waits, orphans := s.waits(queues), map[int]bool{}
 	for m, at := range s.published {
-		if q := m % queues; at > killed && at < killed+crowdQuiet && led[c.name(q)] {
+		if q := m % queues; at > killed && at < killed+crowdQuiet && led[c.name(c.spaced(q, queues))] {
 			orphans[q] = true
 		}
 	}
@@ -71,17 +71,18 @@ func (c *crowd) outage(name string, queues, rate int) {
 	r.Times = report.QuantilesOf(waits)
 	r.Note("99 % of the queues waited at most", r.Times.P99/1e3, "s")
 	r.Note("all queues waited at most", r.Times.Max/1e3, "s")
-	c.noteTerms(&r, min(queues, len(s.confirmed)), before)
+	c.noteTerms(&r, queues, before)
 	c.keep(r)
 	c.back("a node is back that has missed what %d queues did", queues)
 }
 
-// noteTerms records how raft terms grew in the first queues, which had messages, and in the others.
+// noteTerms records how raft terms grew in so many queues, which had messages, and in the others.
 func (c *crowd) noteTerms(r *report.Result, used int, before map[string]uint64) (grown int) {
 	with, without := map[string]uint64{}, c.terms()
 	for i := range used {
-		with[c.name(i)] = without[c.name(i)]
-		delete(without, c.name(i))
+		name := c.name(c.spaced(i, used))
+		with[name] = without[name]
+		delete(without, name)
 	}
 	grown = noteGrowth(r, "queues", before, with)
 	if len(without) > 0 {

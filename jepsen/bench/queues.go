@@ -206,8 +206,12 @@ func (c *crowd) round(n int) int {
 	return number
 }
 
-// send publishes so many messages to the first of the queues in turn, a publisher per node of t, and returns
-// when all are confirmed. rate is that of all publishers together, in messages a second; 0: as fast as they
+// spaced is the number of a queue of so many that are spread over all: a rebalance gives a node queues that follow
+// each other.
+func (c *crowd) spaced(k, of int) int { return k * c.queues / of }
+
+// send publishes so many messages to some queues in turn, a publisher per node of t, and returns when all are
+// confirmed. rate is that of all publishers together, in messages a second; 0: as fast as they
 // can.
 func (c *crowd) send(t *target, queues, messages, rate int) sent {
 	bound := crowdTimeout + time.Duration(messages)*crowdSlow
@@ -236,7 +240,7 @@ func (c *crowd) message(round, queue int) amqp.Publishing {
 	return amqp.Publishing{DeliveryMode: amqp.Persistent, Body: client.Brief(nil, keyOf(round, uint64(queue)), smallSize)}
 }
 
-// pacer sends messages to the first of the queues in turn.
+// pacer sends messages to some queues in turn.
 type pacer struct {
 	*crowd
 	queues int
@@ -244,6 +248,9 @@ type pacer struct {
 	rate   int
 	sent   sent
 }
+
+// queue is where a message goes.
+func (p *pacer) queue(m int) string { return p.name(p.spaced(m%p.queues, p.queues)) }
 
 // publish sends the messages of one publisher. The confirm of one queue does not wait for that of another, as a
 // client's do.
@@ -267,7 +274,7 @@ func (p *pacer) publish(ctx context.Context, uri string, first, step int) error 
 			}
 		}
 		p.sent.published[m] = clock()
-		confirm, err := ch.PublishWithDeferredConfirm("", p.name(m%p.queues), false, false, p.message(p.first+m/p.queues, m%p.queues))
+		confirm, err := ch.PublishWithDeferredConfirm("", p.queue(m), false, false, p.message(p.first+m/p.queues, m%p.queues))
 		if err != nil {
 			refused[m] = err
 			break
@@ -281,7 +288,7 @@ func (p *pacer) publish(ctx context.Context, uri string, first, step int) error 
 	for m, err := range refused {
 		if err != nil {
 			_ = conn.Close() // so that the reason is known
-			return errors.Join(fmt.Errorf("%s: %w", p.name(m%p.queues), err), fmt.Errorf("closed: %v", <-closed))
+			return errors.Join(fmt.Errorf("%s: %w", p.queue(m), err), fmt.Errorf("closed: %v", <-closed))
 		}
 	}
 	return nil

@@ -89,6 +89,20 @@ func TestRounds(t *testing.T) {
 	}
 }
 
+// Some of the queues are spread over all; all of them are each once.
+func TestSpaced(t *testing.T) {
+	c := &crowd{crowdShape: crowdShape{queues: 10}}
+	for of, want := range map[int][]int{10: {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 3: {0, 3, 6}, 7: {0, 1, 2, 4, 5, 7, 8}} {
+		var got []int
+		for k := range of {
+			got = append(got, c.spaced(k, of))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%d of 10 are %v", of, got)
+		}
+	}
+}
+
 func TestSettings(t *testing.T) {
 	f := flags{flag.NewFlagSet("queues", flag.ContinueOnError)}
 	l := f.lab()
