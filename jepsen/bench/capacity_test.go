@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"math"
 	"regexp"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/quorate/quorate/cmd/tidy/page"
 )
+
+var _ = flag.Bool("rewrite", false, "write what follows from measurements into docs/scale.md anew")
 
 // measurements is the page of what was measured.
 type measurements struct {
@@ -68,25 +71,27 @@ func TestCapacity(t *testing.T) {
 			written[row] = r.cell("Beside RabbitMQ 4.3.6", row, 5)[0] / 1000
 		}
 	}
-	perQueue := r.cell("Ten thousand queues", "resident memory per queue and node", 1)[1]
-	declared := r.cell("Ten thousand queues", "declare, 9 at a time", 1) // each second twice, ms of CPU twice
+	many := r.queueCosts()
 	connection := r.cell("Idle connections", "resident memory of the node per connection, 5,000 of them", 1)[0]
 	channel := r.cell("Idle connections", "… per channel, 20,000 of them", 1)[0]
 	slow := r.cell("Growth", "1 active queue", 1)[0]
 	small := r.cell("Beside RabbitMQ 4.3.6", "end to end at 2,000/s", 5)[0] / 1000
 	waiting := r.cell("Time, failures, backlog", "1,000,000 of 1 KB wait", 1)[2]
 	largest := 0.7 * 12 * 1e6 / cpu["1 queue, 1 KB"]
-	sent := 4 * largest * 1024 / 3 / 1e6 // MB/s
+	resting := many.resting(1e5, 3) / (1 << 20) // GiB
+	sent := 4 * largest * 1024 / 3 / 1e6        // MB/s
 	for _, want := range []struct{ page, format string }{
 		{"docs/scale.md", fmt.Sprintf("%.1f s for a million messages of 100 B through one queue, %.1f s for 1 KB, %.1f s for 10 KB", cpu["1 queue, 100 B"], cpu["1 queue, 1 KB"], cpu["1 queue, 10 KB"])},
 		{"docs/scale.md", fmt.Sprintf("%.1f to %.1f KB for a message of 100 B, %.1f to %.1f KB for 1 KB, %.0f to %.0f KB for 10 KB",
 			written["10 queues, 100 B"], written["1 queue, 100 B"], written["10 queues, 1 KB"], written["1 queue, 1 KB"], written["10 queues, 10 KB"], written["1 queue, 10 KB"])},
-		{"docs/scale.md", fmt.Sprintf("| %.1f KiB for a queue, idle |", perQueue)},
+		{"docs/scale.md", fmt.Sprintf("| %.1f KiB for a queue at rest, %.1f KiB for one in use |", many.rest, many.use)},
+		{"docs/scale.md", fmt.Sprintf("%.1f %% of a core without queues, and %.1f %% for every 10,000 idle queues", many.empty, 1e4*many.idle)},
+		{"docs/scale.md", fmt.Sprintf("take %.0f GiB before the first message. On machines of their own each node needs %.0f GiB (%.1f / 0.6)", 3*resting, resting/0.6, resting)},
 		{"docs/scale.md", fmt.Sprintf("| %.0f KiB for a connection, %.1f KiB for a channel, idle |", connection, channel)},
 		{"docs/scale.md", fmt.Sprintf("| %.0f B for a message that waits;", waiting)},
-		{"docs/scale.md", fmt.Sprintf("%.1f ms of processor, and with nine at a time %.1f ms of time, for a queue", declared[2], 1000/declared[0])},
+		{"docs/scale.md", fmt.Sprintf("%.1f ms of processor, and with nine at a time %.1f ms of time, for a queue", many.declare, 1000/many.declared)},
 		{"docs/scale.md", fmt.Sprintf("18 M × %.0f B = %.1f GB", waiting, 18e6*waiting/1e9)},
-		{"docs/scale.md", fmt.Sprintf("200 × %.1f KiB = %.0f MB", perQueue, 200*perQueue*1024/1e6)},
+		{"docs/scale.md", fmt.Sprintf("200 × %.1f KiB = %.0f MB", many.use, 200*many.use*1024/1e6)},
 		{"docs/scale.md", fmt.Sprintf("2,000 × (%.0f + 4 × %.1f) KiB = %.0f MB", connection, channel, 2000*(math.Round(connection)+4*channel)*1.024/1e3)},
 		{"docs/scale.md", fmt.Sprintf("5,000 × %.1f µs = %.2f cores", cpu["1 queue, 1 KB"], 5000*cpu["1 queue, 1 KB"]/1e6)},
 		{"docs/scale.md", fmt.Sprintf("plan with %.0f s per million ([growth](evidence/benchmarks.md#growth)): %.1f cores", slow, 5000*slow/1e6)},
@@ -99,11 +104,82 @@ func TestCapacity(t *testing.T) {
 		{"docs/scale.md", fmt.Sprintf("| ten queues | %.1f | %.1f | %.1f |", cpu["10 queues, 100 B"], cpu["10 queues, 1 KB"], cpu["10 queues, 10 KB"])},
 		{"docs/scale.md", fmt.Sprintf("0.7 × 12 × 1,000,000 / %.1f = %s msg/s", cpu["1 queue, 1 KB"], grouped(math.Round(largest/1000)*1000))},
 		{"docs/scale.md", fmt.Sprintf("1 KB at %s msg/s over three nodes: %.0f MB/s, %.1f Gbit/s", grouped(math.Round(largest/1000)*1000), sent, sent*8/1000)},
-		{"docs/scale.md", fmt.Sprintf("q × r/N × %.1f KiB + w × r/N × %.0f B + k × (%.0f + %.1f × h) KiB", perQueue, waiting, connection, channel)},
+		{"docs/scale.md", fmt.Sprintf("q × %.1f KiB + q × r/N × %.1f KiB + a × %.1f KiB + w × r/N × %.0f B + k × (%.0f + %.1f × h) KiB", many.known, many.rest-many.known, many.use-many.rest, waiting, connection, channel)},
 		{"docs/scale.md", fmt.Sprintf("ten queues carry %.1f times the rate of one with 1 KB and %.1f times with 100 B", rate["10 queues, 1 KB"]/rate["1 queue, 1 KB"], rate["10 queues, 100 B"]/rate["1 queue, 100 B"])},
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(pages[want.page]), " "), want.format) {
 			t.Errorf("%s does not say %q, as docs/evidence/benchmarks.md does", want.page, want.format)
 		}
 	}
+}
+
+// queueCosts are what queues cost: in KiB for each on a node with a replica, in percent of a core for all nodes, in
+// ms of processor time, and in seconds.
+type queueCosts struct {
+	rest, use, known  float64 // known: on every node, and in rest, too
+	idle, empty       float64 // idle: for each queue
+	declare, declared float64 // processor time of one, and how many in a second
+	restart           float64 // for each replica on the node
+}
+
+// garbage is how much larger the heap becomes than what lives in it.
+const garbage = 1.5
+
+func (r measurements) queueCosts() (c queueCosts) {
+	r.Helper()
+	cells := func(row string) []float64 { return r.cell("Ten thousand queues", row, 1) }
+	queues, idle, declare := cells("queues")[0], cells("idle, three nodes; without queues"), cells("declare, 9 at a time")
+	c.rest = cells("at rest: resident memory, live heap, stacks per queue and node")[0]
+	c.use = cells("after a message to each: the same")[0]
+	c.known = garbage * cells("live heap for a queue on every node, with a replica or without")[0]
+	c.idle, c.empty = (idle[0]-idle[1])/queues, idle[1]
+	c.declared, c.declare = declare[0], declare[2] // each second twice, ms of processor time twice
+	restart := cells("restart of a node until it serves")
+	c.restart = restart[len(restart)-1] / 1e4
+	return c
+}
+
+// resting is the memory of a node with all queues at rest, in KiB.
+func (c queueCosts) resting(queues, nodes float64) float64 {
+	return 300*1024 + queues*c.known + queues*replicas/nodes*(c.rest-c.known)
+}
+
+// sizes is the table of what many queues need, by formula.
+func (c queueCosts) sizes() string {
+	const inUse = 2000
+	text := "| queues | nodes | memory of a node, all queues at rest | … 2,000 of its replicas in use | … all in use | idle, all nodes | declaring all | restart of a node |\n|---|---|---|---|---|---|---|---|\n"
+	for _, q := range []float64{1e4, 1e5, 1e6} {
+		for _, nodes := range []float64{3, 5} {
+			on, rest := q*replicas/nodes, c.resting(q, nodes)
+			text += fmt.Sprintf("| %s | %.0f | %s | %s | %s | %.0f %% of a core | %s | %s |\n", grouped(q), nodes,
+				gigabytes(rest), gigabytes(rest+inUse*(c.use-c.rest)), gigabytes(rest+on*(c.use-c.rest)),
+				c.empty*nodes/3+c.idle*q, lasting(q/c.declared), lasting(on*c.restart))
+		}
+	}
+	return text
+}
+
+// gigabytes writes KiB.
+func gigabytes(kib float64) string {
+	if g := kib / (1 << 20); g >= 10 {
+		return grouped(g) + " GiB"
+	}
+	return fmt.Sprintf("%.1f GiB", kib/(1<<20))
+}
+
+// lasting writes seconds.
+func lasting(s float64) string {
+	switch {
+	case s < 120:
+		return fmt.Sprintf("%.0f s", math.Ceil(s))
+	case s < 2*3600:
+		return fmt.Sprintf("%.0f min", s/60)
+	}
+	return fmt.Sprintf("%.1f h", s/3600)
+}
+
+// docs/scale.md has what many queues need as it follows from the measurements. -rewrite writes it.
+func TestManyQueuesDocument(t *testing.T) {
+	r := measurements{t, page.Pages(t, "../..")["docs/evidence/benchmarks.md"]}
+	page.Hold(t, "../../docs/scale.md", "sizes", r.queueCosts().sizes())
 }
