@@ -31,8 +31,8 @@ const (
 	declareEvery = 1000            // ms between two attempts
 )
 
-// How often suspects are checked, and queues with outdated knowledge of nodes; and how many times
-// more rarely all queues, while there are suspects.
+// How often suspects are checked, and whether queues have outdated knowledge of nodes; and how many times more
+// rarely that is looked for if none is known to.
 const (
 	checkEvery  = time.Second
 	reportEvery = 5
@@ -80,7 +80,7 @@ func (d *Detector) followCatalog(ctx context.Context) {
 	d.changes.Run(ctx.Done(), func(time.Time) time.Duration {
 		d.node.Try("report ended boots to queues", func() {
 			if d.newBoots() {
-				d.reportAll(true)
+				d.reportAll()
 			}
 		})
 		return 0
@@ -98,7 +98,7 @@ func (d *Detector) PeerChanged(ev peer.Event) {
 	} else {
 		d.suspects.down(ev.Node, suspect{incarnation: ev.Incarnation, since: d.node.Now(), restarted: ev.Reason == peer.Restarted})
 	}
-	d.node.Spawn("report nodes to queues", func() { d.reportAll(false) })
+	d.node.Spawn("report nodes to queues", func() { d.reportAll() })
 }
 
 // round repeats what no event causes, or what may have been lost. A panic in one step does not
@@ -108,7 +108,7 @@ func (d *Detector) round() {
 	d.rounds++
 	d.node.Try("check suspects", func() { d.check(now) })
 	if d.pending.Load() || d.rounds%reportEvery == 0 { // again, in case a proposal was lost
-		d.node.Try("report nodes to queues", func() { d.reportAll(false) })
+		d.node.Try("report nodes to queues", func() { d.reportAll() })
 	}
 }
 

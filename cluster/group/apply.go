@@ -46,6 +46,7 @@ type applier struct {
 	effects fsm.Effects
 	stopped bool   // the machine has failed: an empty one replaces it
 	origin  uint64 // of the machine, see raftlog.Group.Origin
+	known   uint64 // BootsChanged of the machine when its boots were listed last
 	probes  probes
 }
 
@@ -58,6 +59,7 @@ type applierNode struct {
 	fail    func(code int, why string)
 	deaths  deaths
 	lengths lengths
+	boots   boots
 	meters  meters
 }
 
@@ -126,12 +128,21 @@ func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bo
 		if a.demand.note(a.machine) {
 			a.node.lengths.changed(a.demand, a.machine.ID(), a.group)
 		}
+		if a.known != a.machine.BootsChanged() {
+			a.listBoots()
+		}
 		a.outgoing.next.Add(&a.effects)
 	} else {
 		a.freeOnly(&a.effects)
 	}
 	a.effects.Reset()
 	return a.machine.NextDeadline(), ticked, lead
+}
+
+// listBoots lists the boots of nodes that the machine knows. The caller holds mu.
+func (a *applier) listBoots() {
+	a.known = a.machine.BootsChanged()
+	a.node.boots.set(a.group, a.machine.SessionNodes(), a.machine.SuspectedNodes())
 }
 
 // freeOnly handles effects on a follower. A queue that has ended may leave much to free; that is
@@ -199,6 +210,7 @@ func (a *applier) begin(leads func() bool, serve func(now fsm.Time)) (deadline f
 	a.machine.Resume(&a.effects)
 	deadline = a.machine.NextDeadline()
 	a.demand.note(a.machine)
+	a.listBoots()
 	serve(a.machine.Clock())
 	a.outgoing.lock()
 	defer a.outgoing.unlockAndRun()

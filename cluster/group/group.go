@@ -450,7 +450,7 @@ func (g *Group) begin(term uint64) (deadline fsm.Time, ok bool) {
 // announce tells the Outside that this node leads, or that it no longer does (0).
 func (g *Group) announce(term uint64) {
 	defer g.guard.contain("announce the leader")
-	g.lengthChanged()
+	g.noteRole()
 	g.host.config.Outside.Led(g, term)
 }
 
@@ -693,7 +693,7 @@ func (g *Group) close() {
 	g.proposer.leadershipEnded()
 	g.proposer.wait()
 	g.outgoing.wait()
-	g.lengthChanged()
+	g.noteRole()
 }
 
 // length is how many messages are ready and checked out in a queue that this node leads; 0: it does not.
@@ -704,5 +704,10 @@ func (g *Group) length() (ready, held uint64) {
 	return g.demand.ready.Load(), g.demand.held.Load()
 }
 
-// lengthChanged has it read again.
-func (g *Group) lengthChanged() { g.host.applying.lengths.add(g.spec.Queue, g.spec.Group) }
+// noteRole has the length read again, and forgets the boots of nodes if this node does not lead.
+func (g *Group) noteRole() {
+	g.host.applying.lengths.add(g.spec.Queue, g.spec.Group)
+	if g.leadership.term.Load() == 0 {
+		g.host.applying.boots.set(g.spec.Group, nil, nil)
+	}
+}

@@ -395,6 +395,9 @@ func (m *Machine) Sessions() []fsm.SessionID { return m.sessions.ids() }
 // that forward dead letters are on no node.
 func (m *Machine) SessionNodes() []Boot { return m.sessions.nodes(1, 0) }
 
+// BootsChanged grows with each change of what SessionNodes and SuspectedNodes list, and is no part of the state. O(1).
+func (m *Machine) BootsChanged() uint64 { return m.sessions.changes }
+
 // SuspectedNodes lists the lives of nodes that are suspected, ascending.
 func (m *Machine) SuspectedNodes() []Boot { return m.sessions.suspectedNodes() }
 
