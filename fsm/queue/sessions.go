@@ -43,7 +43,7 @@ type sessions struct {
 	down      []Boot // highest boot declared down, by node
 	suspected []suspicion
 
-	changes uint64 // see BootsChanged
+	changes uint64 // see Machine.BootsChanged
 }
 
 func (ss *sessions) clear() {

@@ -396,7 +396,7 @@ func (m *Machine) Sessions() []fsm.SessionID { return m.sessions.ids() }
 func (m *Machine) SessionNodes() []Boot { return m.sessions.nodes(1, 0) }
 
 // BootsChanged grows with each change of what SessionNodes and SuspectedNodes list, and is no part of the state. O(1).
-func (m *Machine) BootsChanged() uint64 { return m.sessions.changes }
+func (m *Machine) BootsChanged() uint64 { return m.sessions.changed() }
 
 // SuspectedNodes lists the lives of nodes that are suspected, ascending.
 func (m *Machine) SuspectedNodes() []Boot { return m.sessions.suspectedNodes() }
@@ -637,6 +637,8 @@ func (ss *sessions) ids() []fsm.SessionID {
 	}
 	return ids
 }
+
+func (ss *sessions) changed() uint64 { return ss.changes }
 
 func (ss *sessions) nodes(from fsm.NodeID, consumers int) []Boot {
 	var boots []Boot
