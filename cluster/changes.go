@@ -47,6 +47,7 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 	}
 	if len(configured) > 0 {
 		n.host.Reconfigure(configured)
+		n.placement.Reconciler.Check(configured...) // a policy may say how many members they have
 	}
 	for _, id := range c.Moved {
 		if q, ok := view.QueueByID(id); ok {
