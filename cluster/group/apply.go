@@ -46,7 +46,7 @@ type applier struct {
 	effects fsm.Effects
 	stopped bool   // the machine has failed: an empty one replaces it
 	origin  uint64 // of the machine, see raftlog.Group.Origin
-	known   uint64 // BootsChanged of the machine when its boots were listed last
+	known   uint64 // demand.boots when the boots of nodes were listed last
 	probes  probes
 }
 
@@ -128,7 +128,7 @@ func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bo
 		if a.demand.note(a.machine) {
 			a.node.lengths.changed(a.demand, a.machine.ID(), a.group)
 		}
-		if a.known != a.machine.BootsChanged() {
+		if a.known != a.demand.boots {
 			a.listBoots()
 		}
 		a.outgoing.next.Add(&a.effects)
@@ -141,7 +141,7 @@ func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bo
 
 // listBoots lists the boots of nodes that the machine knows. The caller holds mu.
 func (a *applier) listBoots() {
-	a.known = a.machine.BootsChanged()
+	a.known = a.demand.boots
 	a.node.boots.set(a.group, a.machine.SessionNodes(), a.machine.SuspectedNodes())
 }
 
@@ -589,6 +589,14 @@ type lengths struct {
 func (l *lengths) changed(d *demand, id fsm.QueueID, of fsm.GroupID) {
 	if d.listed != l.round.Load()+1 {
 		d.listed = l.add(id, of)
+	}
+}
+
+// roleChanged has the length of a queue read again, and forgets which boots of nodes it knows if it is not led here.
+func (n *applierNode) roleChanged(s *Spec, leads bool) {
+	n.lengths.add(s.Queue, s.Group)
+	if !leads {
+		n.boots.set(s.Group, nil, nil)
 	}
 }
 

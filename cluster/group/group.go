@@ -450,7 +450,7 @@ func (g *Group) begin(term uint64) (deadline fsm.Time, ok bool) {
 // announce tells the Outside that this node leads, or that it no longer does (0).
 func (g *Group) announce(term uint64) {
 	defer g.guard.contain("announce the leader")
-	g.noteRole()
+	g.host.applying.roleChanged(&g.spec, g.leadership.term.Load() != 0)
 	g.host.config.Outside.Led(g, term)
 }
 
@@ -693,21 +693,5 @@ func (g *Group) close() {
 	g.proposer.leadershipEnded()
 	g.proposer.wait()
 	g.outgoing.wait()
-	g.noteRole()
-}
-
-// length is how many messages are ready and checked out in a queue that this node leads; 0: it does not.
-func (g *Group) length() (ready, held uint64) {
-	if g.leadership.term.Load() == 0 {
-		return 0, 0
-	}
-	return g.demand.ready.Load(), g.demand.held.Load()
-}
-
-// noteRole has the length read again, and forgets the boots of nodes if this node does not lead.
-func (g *Group) noteRole() {
-	g.host.applying.lengths.add(g.spec.Queue, g.spec.Group)
-	if g.leadership.term.Load() == 0 {
-		g.host.applying.boots.set(g.spec.Group, nil, nil)
-	}
+	g.host.applying.roleChanged(&g.spec, g.leadership.term.Load() != 0)
 }

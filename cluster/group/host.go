@@ -334,8 +334,8 @@ func (h *Host) TakeLengths() map[fsm.QueueID]Length {
 	all := map[fsm.QueueID]Length{}
 	for id, of := range h.applying.lengths.take() {
 		l := Length{}
-		if g := h.Group(of); g != nil && g.spec.Queue == id {
-			l.Ready, l.Unacknowledged = g.length()
+		if g := h.Group(of); g != nil && g.spec.Queue == id && g.leadership.term.Load() != 0 {
+			l = Length{g.demand.ready.Load(), g.demand.held.Load()}
 		}
 		all[id] = l
 	}

@@ -19,15 +19,15 @@ func TestBootsChanged(t *testing.T) {
 		if c.Seq = seq; seq > 0 {
 			at.Session = fsm.SessionID{Node: 2, Boot: boot, Num: 1}
 		}
-		sessions, suspected, before := m.SessionNodes(), m.SuspectedNodes(), m.BootsChanged()
+		sessions, suspected, before := m.SessionNodes(), m.SuspectedNodes(), DemandOf(m).BootsChanged
 		if r := m.Apply(at, c, &fsm.Effects{}); r.Code != fsm.OK {
 			t.Fatalf("%v: %v", c.Kind, r.Code)
 		}
 		changed = !slices.Equal(sessions, m.SessionNodes()) || !slices.Equal(suspected, m.SuspectedNodes())
-		if changed && m.BootsChanged() == before {
+		if changed && DemandOf(m).BootsChanged == before {
 			t.Errorf("%v changed %v, %v to %v, %v", c, sessions, suspected, m.SessionNodes(), m.SuspectedNodes())
 		}
-		return m.BootsChanged() != before
+		return DemandOf(m).BootsChanged != before
 	}
 	enqueue := func() *logpb.Command {
 		return &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 9}}

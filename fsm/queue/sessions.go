@@ -43,7 +43,7 @@ type sessions struct {
 	down      []Boot // highest boot declared down, by node
 	suspected []suspicion
 
-	changes uint64 // see Machine.BootsChanged
+	changes uint64 // see Demand.BootsChanged
 }
 
 func (ss *sessions) clear() {

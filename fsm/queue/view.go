@@ -214,13 +214,15 @@ type Demand struct {
 	Ready, Held uint64 // messages
 	Acked       uint64 // messages so far
 	Sated       bool   // there are consumers, and none may hold more than it does
+
+	BootsChanged uint64 // grows with each change of what SessionNodes and SuspectedNodes list; no part of the state
 }
 
 // DemandOf returns what the consumers of a queue want. O(1).
 func DemandOf(m *Machine) Demand {
 	return Demand{
 		Ready: m.messages.readyCount(), Held: m.messages.count(CheckedOut).Messages, Acked: m.counters.Acked,
-		Sated: m.consumers.active() > 0 && !m.consumers.hasCredit(),
+		Sated: m.consumers.active() > 0 && !m.consumers.hasCredit(), BootsChanged: m.sessions.changed(),
 	}
 }
 
@@ -394,9 +396,6 @@ func (m *Machine) Sessions() []fsm.SessionID { return m.sessions.ids() }
 // SessionNodes lists the lives of nodes that have sessions, ascending. Queues
 // that forward dead letters are on no node.
 func (m *Machine) SessionNodes() []Boot { return m.sessions.nodes(1, 0) }
-
-// BootsChanged grows with each change of what SessionNodes and SuspectedNodes list, and is no part of the state. O(1).
-func (m *Machine) BootsChanged() uint64 { return m.sessions.changed() }
 
 // SuspectedNodes lists the lives of nodes that are suspected, ascending.
 func (m *Machine) SuspectedNodes() []Boot { return m.sessions.suspectedNodes() }
