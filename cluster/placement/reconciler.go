@@ -19,7 +19,7 @@ const (
 	reconcilePoll    = 50 * time.Millisecond // between two steps for such a group
 	reconcileTimeout = 20 * time.Second      // after which a group without progress gives way to others
 	reconcileEvery   = 5 * time.Second       // between two checks of groups that have a reason
-	reconcileSome    = 500                   // groups that are checked each time without one: of 70,000, all in 12 minutes
+	reconcileSome    = 250                   // groups that are checked each time without one: of 70,000, all in 24 minutes
 )
 
 // Reconciler changes the members of the groups that this node leads. The catalog's record says
