@@ -48,6 +48,7 @@ func (n *Node) catalogChanged(c replicated.Change) {
 	}
 	if len(configured) > 0 {
 		n.host.Reconfigure(configured)
+		n.placement.Reconciler.Check(configured...) // a policy may say how many members they have
 	}
 	for _, id := range c.Moved {
 		if q, ok := view.QueueByID(id); ok {

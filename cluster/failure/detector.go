@@ -18,6 +18,7 @@ import (
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -31,8 +32,8 @@ const (
 	declareEvery = 1000            // ms between two attempts
 )
 
-// How often suspects are checked, and queues with outdated knowledge of nodes; and how many times
-// more rarely all queues, while there are suspects.
+// How often suspects are checked, and whether queues have outdated knowledge of nodes; and how many times more
+// rarely that is looked for if none is known to.
 const (
 	checkEvery  = time.Second
 	reportEvery = 5
@@ -48,10 +49,11 @@ type Detector struct {
 	retention fsm.Millis
 	served    int64 // when this node began to serve, ms
 	suspects  suspects
-	removing  atomic.Bool       // local queues are being removed
-	pending   atomic.Bool       // some queue may have outdated knowledge of a node
-	ended     map[uint32]uint64 // the last boots that have ended, by node; used by newBoots only
-	changes   *worker.Worker    // of the catalog
+	removing  atomic.Bool              // local queues are being removed
+	emptied   map[uint32]*catalog.View // by node: the view in which a lost one had no local queues; used while removing only
+	pending   atomic.Bool              // some queue may have outdated knowledge of a node
+	ended     map[uint32]uint64        // the last boots that have ended, by node; used by newBoots only
+	changes   *worker.Worker           // of the catalog
 	rounds    int
 }
 
@@ -59,7 +61,7 @@ type Detector struct {
 // what they hold.
 func New(n *self.Node, retention fsm.Millis) *Detector {
 	return &Detector{
-		node: n, retention: retention, suspects: suspects{byName: map[string]suspect{}}, ended: map[uint32]uint64{},
+		node: n, retention: retention, suspects: suspects{byName: map[string]suspect{}}, ended: map[uint32]uint64{}, emptied: map[uint32]*catalog.View{},
 		changes: worker.New(worker.Options{}),
 	}
 }
@@ -80,7 +82,7 @@ func (d *Detector) followCatalog(ctx context.Context) {
 	d.changes.Run(ctx.Done(), func(time.Time) time.Duration {
 		d.node.Try("report ended boots to queues", func() {
 			if d.newBoots() {
-				d.reportAll(true)
+				d.reportAll()
 			}
 		})
 		return 0
@@ -98,7 +100,7 @@ func (d *Detector) PeerChanged(ev peer.Event) {
 	} else {
 		d.suspects.down(ev.Node, suspect{incarnation: ev.Incarnation, since: d.node.Now(), restarted: ev.Reason == peer.Restarted})
 	}
-	d.node.Spawn("report nodes to queues", func() { d.reportAll(false) })
+	d.node.Spawn("report nodes to queues", func() { d.reportAll() })
 }
 
 // round repeats what no event causes, or what may have been lost. A panic in one step does not
@@ -108,7 +110,7 @@ func (d *Detector) round() {
 	d.rounds++
 	d.node.Try("check suspects", func() { d.check(now) })
 	if d.pending.Load() || d.rounds%reportEvery == 0 { // again, in case a proposal was lost
-		d.node.Try("report nodes to queues", func() { d.reportAll(false) })
+		d.node.Try("report nodes to queues", func() { d.reportAll() })
 	}
 }
 

@@ -192,6 +192,43 @@ func TestLateSuspicionIsTakenBack(t *testing.T) {
 	}
 }
 
+// TestConcerned: what is known of nodes concerns only queues that know something else.
+func TestConcerned(t *testing.T) {
+	w := newWorld(t)
+	w.node.Refuse() // only the test reports
+	host := w.node.Groups
+	open := func(name string, of queue.Boot) *group.Group {
+		q := w.MustQueue(name)
+		g := host.OpenLocal(group.Spec{Group: q.Group, Queue: q.ID, VHost: "/", Name: name, Local: true, Members: []string{"n1"}, Config: &logpb.QueueConfig{DeliveryLimit: -1}})
+		must(t, g.Submit(group.BatchOf(&logpb.Command{
+			Kind: logpb.Command_CONSUME, Session: fsm.SessionID{Node: of.Node, Boot: of.Boot, Num: 1}.Proto(), Seq: 1, Consume: &logpb.Consume{Consumer: 1, Prefetch: 1},
+		})))
+		must(t, g.Barrier(time.Minute))
+		return g
+	}
+	w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
+		Name: "n1", PeerAddress: "n1", Incarnation: []byte("fedcba9876543210"),
+	}}})
+	n, _ := w.View().Node(1)
+	heard := open("heard", queue.Boot{Node: 1, Boot: n.Boot})
+	concerned := func(of ...*group.Group) {
+		t.Helper()
+		grouptest.Eventually(t, func() bool { return slices.Equal(w.detector.concerned(), of) })
+	}
+	concerned()
+	over := open("over", queue.Boot{Node: 1, Boot: n.Boot - 1})
+	concerned(over)
+	w.detector.reportAll()
+	concerned()
+	absent := open("absent", queue.Boot{Node: 2, Boot: 1})
+	if _, is := w.View().Node(2); !is {
+		concerned() // its registration is yet to come
+	}
+	for _, g := range []*group.Group{heard, over, absent} {
+		host.DropLocal(g.Spec().Group)
+	}
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

@@ -42,13 +42,18 @@ func (d *Detector) givenUp(n *logpb.NodeState) bool {
 // removeLocal removes the local queues of a node that is given up, if the other nodes do not hear
 // it either: the node that is cut off may be this one.
 func (d *Detector) removeLocal(n *logpb.NodeState) {
+	view := d.node.View()
+	if d.emptied[n.Number] == view {
+		return
+	}
 	var removals []*logpb.CatalogCommand
-	for _, q := range d.node.View().EndingWith(fsm.NodeID(n.Number)) {
+	for _, q := range view.EndingWith(fsm.NodeID(n.Number)) {
 		if q.Local && uint32(q.Home()) == n.Number {
 			removals = append(removals, self.Removal(q, n.Boot))
 		}
 	}
 	if len(removals) == 0 {
+		d.emptied[n.Number] = view
 		return
 	}
 	if d.unheard(d.node.Life(), n) {

@@ -22,19 +22,43 @@ func (d *Detector) newBoots() (changed bool) {
 	return changed
 }
 
-// reportAll runs Report for all queues that this node leads, if there may be a difference. ended: a
-// boot of some node has ended.
-func (d *Detector) reportAll(ended bool) {
-	pending := d.pending.Swap(false)
-	if !ended && !pending && d.suspects.count() == 0 {
-		return
-	}
-	for _, g := range d.node.Groups.Led() {
+// reportAll runs Report for the queues that this node leads and that know something else of a node than it does.
+func (d *Detector) reportAll() {
+	d.pending.Store(false)
+	for _, g := range d.concerned() {
 		if !d.node.Try("report nodes to a queue", func() { d.Report(g) }) {
 			d.pending.Store(true)
 		}
 	}
 	d.removeLost()
+}
+
+// concerned lists those queues. It costs no more than the boots of nodes that all queues know, and those queues:
+// of the boots that are heard and that none suspects there is nothing to say.
+func (d *Detector) concerned() (list []*group.Group) {
+	host := d.node.Groups
+	for _, at := range host.Boots() {
+		state := d.state(at)
+		if state == nodeOver || state == nodeSuspected {
+			list = append(list, host.Knowing(at, false)...)
+		}
+		if state == nodeOver || state == nodeHeard {
+			list = append(list, host.Knowing(at, true)...)
+		}
+	}
+	return list
+}
+
+// state is stateOf a boot that a queue knows.
+func (d *Detector) state(at queue.Boot) nodeState {
+	view := d.node.View()
+	if n, ok := view.Node(at.Node); ok {
+		return d.stateOf(n, at.Boot)
+	}
+	if view.IsNew(at.Node) {
+		return nodeUnknown
+	}
+	return nodeOver // it is no longer a member
 }
 
 // Report compares what a queue knows about the nodes of its sessions with what the detector knows,
@@ -67,13 +91,7 @@ func (d *Detector) commands(boots, consuming, suspected []queue.Boot) []*logpb.C
 		if at.Node == 0 {
 			continue // belongs to a queue, not a node
 		}
-		state := nodeOver // if the node is no longer a member
-		if n, ok := d.node.View().Node(at.Node); ok {
-			state = d.stateOf(n, at.Boot)
-		} else if d.node.View().IsNew(at.Node) {
-			continue
-		}
-		switch {
+		switch state := d.state(at); {
 		case state == nodeOver:
 			commands = append(commands, &logpb.Command{
 				Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: uint32(at.Node), Boot: at.Boot},

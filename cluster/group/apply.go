@@ -47,6 +47,7 @@ type applier struct {
 	effects fsm.Effects
 	stopped bool   // the machine has failed: an empty one replaces it
 	origin  uint64 // of the machine, see raftlog.Group.Origin
+	known   uint64 // demand.boots when the boots of nodes were listed last
 	probes  replica.Probes
 }
 
@@ -59,6 +60,7 @@ type applierNode struct {
 	fail    func(code int, why string)
 	deaths  deaths
 	lengths lengths
+	boots   boots
 	meters  meters
 }
 
@@ -128,12 +130,21 @@ func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bo
 		if a.demand.note(a.machine) {
 			a.node.lengths.changed(a.demand, a.machine.ID(), a.group)
 		}
+		if a.known != a.demand.boots {
+			a.listBoots()
+		}
 		a.outgoing.next.Add(&a.effects)
 	} else {
 		a.freeOnly(&a.effects)
 	}
 	a.effects.Reset()
 	return a.machine.NextDeadline(), ticked, lead
+}
+
+// listBoots lists the boots of nodes that the machine knows. The caller holds mu.
+func (a *applier) listBoots() {
+	a.known = a.demand.boots
+	a.node.boots.set(a.group, a.machine.SessionNodes(), a.machine.SuspectedNodes())
 }
 
 // freeOnly handles effects on a follower. A queue that has ended may leave much to free; that is
@@ -201,6 +212,7 @@ func (a *applier) begin(leads func() bool, serve func(now fsm.Time)) (deadline f
 	a.machine.Resume(&a.effects)
 	deadline = a.machine.NextDeadline()
 	a.demand.note(a.machine)
+	a.listBoots()
 	serve(a.machine.Clock())
 	a.outgoing.lock()
 	defer a.outgoing.unlockAndRun()
@@ -579,6 +591,14 @@ type lengths struct {
 func (l *lengths) changed(d *demand, id fsm.QueueID, of fsm.GroupID) {
 	if d.listed != l.round.Load()+1 {
 		d.listed = l.add(id, of)
+	}
+}
+
+// roleChanged has the length of a queue read again, and forgets which boots of nodes it knows if it is not led here.
+func (n *applierNode) roleChanged(s *Spec, leads bool) {
+	n.lengths.add(s.Queue, s.Group)
+	if !leads {
+		n.boots.set(s.Group, nil, nil)
 	}
 }
 

@@ -38,7 +38,9 @@ type demand struct {
 	acked       atomic.Uint64 // messages so far
 	sated       atomic.Bool   // there are consumers, and none may hold more than it does
 
-	listed uint64 // see lengths; the applier's lock guards it
+	// The applier's lock guards these.
+	listed uint64 // see lengths
+	boots  uint64 // BootsChanged of the machine
 }
 
 // note takes over the state of the machine, and reports whether ready or held has changed.
@@ -48,6 +50,7 @@ func (d *demand) note(m *queue.Machine) (changed bool) {
 	changed = d.held.Swap(x.Held) != x.Held || changed
 	d.acked.Store(x.Acked)
 	d.sated.Store(x.Sated)
+	d.boots = x.BootsChanged
 	return changed
 }
 

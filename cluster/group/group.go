@@ -458,7 +458,7 @@ func (g *instance) begin(term uint64) (deadline fsm.Time, ok bool) {
 // announce tells the Outside that this node leads, or that it no longer does (0).
 func (g *instance) announce(term uint64) {
 	defer g.guard.contain("announce the leader")
-	g.lengthChanged()
+	g.host.applying.roleChanged(&g.spec, g.leadership.term.Load() != 0)
 	g.host.config.Outside.Led(g.shell, term)
 }
 
@@ -705,6 +705,7 @@ func (g *Group) close() {
 		i.close()
 		g.host.groups.forget(i)
 	}
+	g.host.applying.roleChanged(&g.spec, false)
 }
 
 // close stops the instance.
@@ -713,7 +714,6 @@ func (g *instance) close() {
 	g.proposer.leadershipEnded()
 	g.proposer.wait()
 	g.outgoing.wait()
-	g.lengthChanged()
 }
 
 // length is how many messages are ready and checked out in a queue that this node leads; 0: it does not.
@@ -727,6 +727,3 @@ func (g *Group) length() (ready, held uint64) {
 	}
 	return i.demand.ready.Load(), i.demand.held.Load()
 }
-
-// lengthChanged has it read again.
-func (g *instance) lengthChanged() { g.host.applying.lengths.add(g.spec.Queue, g.spec.Group) }

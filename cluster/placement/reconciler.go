@@ -2,7 +2,9 @@ package placement
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
@@ -17,7 +19,8 @@ const (
 	reconcileAtOnce  = 8                     // groups whose members are being changed
 	reconcilePoll    = 50 * time.Millisecond // between two steps for such a group
 	reconcileTimeout = 20 * time.Second      // after which a group without progress gives way to others
-	reconcileEvery   = 5 * time.Second       // between two checks of all groups, if there is a reason
+	reconcileEvery   = 5 * time.Second       // between two checks of groups that have a reason
+	reconcileSome    = 250                   // groups that are checked each time without one: of 70,000, all in 24 minutes
 )
 
 // Reconciler changes the members of the groups that this node leads. The catalog's record says
@@ -28,31 +31,51 @@ type Reconciler struct {
 	node  *node
 	queue *worker.Queue[fsm.GroupID]
 	loops *worker.Tasks
-	last  agreement
+
+	open  openGroups
+	nodes []string      // all nodes and what is known of them, when groups were last checked because of that
+	left  []fsm.GroupID // to be checked without a reason
 }
 
-// agreement is by what all groups had the members that they should: the catalog, and which nodes are up. A
-// new leader checks its group.
-type agreement struct {
-	view *catalog.View // nil: they had not
-	up   []string
+// openGroups are the groups led here that have reason to be checked again: what is to be done for one is not done,
+// or it has fewer members than it should have, and no node for another one. What else a group's members depend on is
+// told when it changes: the catalog's record of the queue and its settings, and who leads.
+type openGroups struct {
+	mu     sync.Mutex
+	groups map[fsm.GroupID]bool // true: something is to be done
 }
 
-// renew has all groups checked if something has changed, or not all agreed.
-func (a *agreement) renew(view *catalog.View, up []string, check func() (agree bool)) {
-	if view == a.view && slices.Equal(up, a.up) {
+// note records the result of a check.
+func (o *openGroups) note(id fsm.GroupID, agrees, lacks bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if agrees && !lacks {
+		delete(o.groups, id)
 		return
 	}
-	if *a = (agreement{}); check() {
-		*a = agreement{view, up}
+	if o.groups == nil {
+		o.groups = map[fsm.GroupID]bool{}
 	}
+	o.groups[id] = !agrees
+}
+
+// due lists those that are to be checked: all if nodes have changed.
+func (o *openGroups) due(nodes bool) (ids []fsm.GroupID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for id, todo := range o.groups {
+		if todo || nodes {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func newReconciler(n *node) *Reconciler {
 	r := &Reconciler{node: n, loops: worker.NewTasks(n.Guard)}
 	r.queue = worker.NewQueue(n.Guard, "change the members of a group", reconcileAtOnce, func(id fsm.GroupID) time.Duration {
 		r.reconcile(id)
-		return 0 // CheckAll comes back to it
+		return 0 // checkSome comes back to it
 	})
 	return r
 }
@@ -60,7 +83,7 @@ func newReconciler(n *node) *Reconciler {
 // Start starts the work.
 func (r *Reconciler) Start() {
 	r.queue.Start()
-	r.loops.Loop("check the members of groups", func(ctx context.Context) { worker.Every(ctx.Done(), reconcileEvery, r.checkChanged) })
+	r.loops.Loop("check the members of groups", func(ctx context.Context) { worker.Every(ctx.Done(), reconcileEvery, r.checkSome) })
 }
 
 // Stop ends the work; a change in progress may be half done.
@@ -72,34 +95,50 @@ func (r *Reconciler) Stop() {
 // Check schedules a comparison of groups' members with the catalog. Before Start they wait.
 func (r *Reconciler) Check(ids ...fsm.GroupID) { r.queue.Add(ids...) }
 
-// checkChanged is CheckAll if there is a reason.
-func (r *Reconciler) checkChanged() {
-	view, up := r.node.view(), []string(nil)
-	for _, n := range view.Nodes() {
-		if r.node.online(n.Name) {
-			up = append(up, n.Name)
+// checkSome checks the groups that have a reason, and some others, in turn.
+func (r *Reconciler) checkSome() {
+	var nodes []string
+	for _, n := range r.node.view().Nodes() {
+		nodes = append(nodes, fmt.Sprint(n.Name, n.Boot != 0, n.Draining, r.node.online(n.Name)))
+	}
+	due := r.open.due(!slices.Equal(nodes, r.nodes))
+	r.nodes = nodes
+	if len(r.left) == 0 {
+		for _, g := range r.node.Host.Led() {
+			r.left = append(r.left, g.Spec().Group)
 		}
 	}
-	r.last.renew(view, up, r.CheckAll)
+	some := min(len(r.left), reconcileSome)
+	for _, id := range append(due, r.left[:some]...) {
+		if g := r.node.Host.Group(id); g != nil && g.Leading() != 0 {
+			r.CheckGroup(g)
+		} else {
+			r.open.note(id, true, false) // its next leader checks it
+		}
+	}
+	r.left = r.left[some:]
 }
 
-// CheckAll checks all groups led by this node whose members differ from what they should be, and reports
-// whether there are none.
-func (r *Reconciler) CheckAll() (agree bool) {
-	agree = true
+// CheckAll checks all groups led by this node.
+func (r *Reconciler) CheckAll() {
 	for _, g := range r.node.Host.Led() {
-		agree = r.CheckGroup(g) && agree
+		r.CheckGroup(g)
 	}
-	return agree
 }
 
-// CheckGroup checks one group led by this node, if its members differ from what they should be.
-func (r *Reconciler) CheckGroup(g *group.Group) (agree bool) {
-	p, ok := r.Plan(g)
-	if agree = !ok || p.converged(); !agree {
-		r.Check(p.queue.Group)
+// CheckGroup has the members of a group led by this node changed if they differ from what they should be.
+func (r *Reconciler) CheckGroup(g *group.Group) {
+	if !r.note(g) {
+		r.Check(g.Spec().Group)
 	}
-	return agree
+}
+
+// note records whether there is reason to check a group again, and reports whether its members are as they should be.
+func (r *Reconciler) note(g *group.Group) (agrees bool) {
+	p, ok := r.Plan(g)
+	agrees = !ok || p.converged()
+	r.open.note(g.Spec().Group, agrees, ok && p.lacks())
+	return agrees
 }
 
 // reconcile changes the members of one group until they are as they should be, or nothing has
@@ -115,13 +154,15 @@ func (r *Reconciler) reconcile(id fsm.GroupID) {
 			return
 		}
 		if p, ok := r.Plan(g); !ok || p.Step(r.loops.Life()) {
+			r.note(g)
 			return
 		}
 		select {
 		case <-r.loops.Life().Done():
 			return
 		case <-end.C:
-			return // the next check of all groups comes back to it
+			r.note(g)
+			return
 		case <-poll.C:
 		}
 	}
@@ -276,6 +317,11 @@ func (p *Plan) caughtUp(ctx context.Context, name string) bool {
 	defer cancel()
 	r, err := p.node.Replicas.Of(ctx, name, p.queue.Group)
 	return err == nil && r != nil && r.Last+maxVoterLag >= p.group.Progress().Commit
+}
+
+// lacks reports whether the queue has fewer members than it should have.
+func (p *Plan) lacks() bool {
+	return len(p.view.Members(p.queue)) < p.view.GroupSize(p.queue, p.node.GroupSize)
 }
 
 // grown returns the members that the queue should get because it has too few; nil if no more nodes

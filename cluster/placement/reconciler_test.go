@@ -1,34 +1,34 @@
 package placement
 
 import (
+	"slices"
 	"testing"
 
-	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm"
 )
 
-// Groups that have the members that they should are not compared again before the catalog or a node changes;
-// others are.
-func TestAgreement(t *testing.T) {
-	var a agreement
-	first, second := new(catalog.View), new(catalog.View)
-	for i, step := range []struct {
-		view        *catalog.View
-		up          []string
-		agree, want bool
-	}{
-		{first, []string{"n1", "n2"}, false, true},
-		{first, []string{"n1", "n2"}, true, true},
-		{first, []string{"n1", "n2"}, true, false},
-		{second, []string{"n1", "n2"}, true, true},
-		{second, []string{"n1"}, true, true},
-		{second, []string{"n1"}, true, false},
-		{second, []string{"n3"}, false, true},
-		{second, []string{"n1"}, true, true},
-	} {
-		checked := false
-		a.renew(step.view, step.up, func() bool { checked = true; return step.agree })
-		if checked != step.want {
-			t.Errorf("step %d: compared: %v", i, checked)
+// TestOpenGroups: groups that have the members that they should are not checked again; those that lack some are when
+// a node comes or goes, and those for which something is to be done in any case.
+func TestOpenGroups(t *testing.T) {
+	var o openGroups
+	due := func(nodes bool, want ...fsm.GroupID) {
+		t.Helper()
+		got := o.due(nodes)
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("nodes changed %v: due are %v, want %v", nodes, got, want)
 		}
 	}
+	due(true)
+	o.note(1, true, false)
+	o.note(2, false, true)
+	o.note(3, true, true)
+	o.note(4, false, false)
+	due(false, 2, 4)
+	due(true, 2, 3, 4)
+	o.note(2, true, true)
+	o.note(4, true, false)
+	due(false)
+	due(true, 2, 3)
+	o.note(3, false, true)
+	due(false, 3)
 }

@@ -42,10 +42,12 @@ type sessions struct {
 	// number of nodes, not of boots.
 	down      []Boot // highest boot declared down, by node
 	suspected []suspicion
+
+	changes uint64 // see Demand.BootsChanged
 }
 
 func (ss *sessions) clear() {
-	*ss = sessions{shared: ss.shared, byID: map[fsm.SessionID]*session{}, isEnded: map[fsm.SessionID]bool{}}
+	*ss = sessions{shared: ss.shared, changes: ss.changes + 1, byID: map[fsm.SessionID]*session{}, isEnded: map[fsm.SessionID]bool{}}
 }
 
 // endAll removes all sessions, but keeps the memory of those that ended before.
@@ -54,6 +56,7 @@ func (ss *sessions) clear() {
 func (ss *sessions) endAll() {
 	ss.byID, ss.lives, ss.ending = map[fsm.SessionID]*session{}, sorted[*life]{}, 0
 	ss.recent, ss.suspected = nil, nil
+	ss.changes++
 }
 
 func (ss *sessions) len() int { return len(ss.byID) - ss.ending }
@@ -78,6 +81,7 @@ func (ss *sessions) add(s *session) {
 	if s.life = ss.lives.Value(of.key()); s.life == nil {
 		s.life = &life{of: of, suspected: ss.isSuspected(s.id), over: ss.isDown(of)}
 		ss.lives.Put(of.key(), s.life)
+		ss.changes++
 	}
 	if s.life.over {
 		ss.ending++
@@ -93,6 +97,7 @@ func (ss *sessions) remove(s *session) (allEnded bool) {
 	l.sessions.Remove(key{Seq: s.id.Num})
 	if l.sessions.Len() == 0 {
 		ss.lives.Remove(l.of.key())
+		ss.changes++
 	}
 	delete(ss.byID, s.id)
 	if ss.recent == s {
@@ -124,6 +129,7 @@ func (ss *sessions) declareDown(node fsm.NodeID, boot uint64) (some bool) {
 		ss.down = slices.Insert(ss.down, i, Boot{Node: node})
 	}
 	ss.down[i].Boot = max(ss.down[i].Boot, boot)
+	ss.changes++
 	ss.suspected = slices.DeleteFunc(ss.suspected, func(x suspicion) bool { return x.of.Node == node && x.of.Boot <= boot })
 	for l := range ss.lives.Values(Boot{Node: node}.key()) {
 		if l.of.Node != node || l.of.Boot > ss.down[i].Boot {
@@ -427,6 +433,7 @@ func (ss *sessions) setSuspected(of Boot, suspected bool) (l *life, ok bool) {
 	default:
 		ss.suspected = slices.Insert(ss.suspected, i, suspicion{of, ss.clock.heldDeadline(ss.settings.disconnected)})
 	}
+	ss.changes++
 	if l = ss.lives.Value(of.key()); l != nil {
 		l.suspected = suspected
 	}

@@ -217,13 +217,15 @@ type Demand struct {
 	Ready, Held uint64 // messages
 	Acked       uint64 // messages so far
 	Sated       bool   // there are consumers, and none may hold more than it does
+
+	BootsChanged uint64 // grows with each change of what SessionNodes and SuspectedNodes list; no part of the state
 }
 
 // DemandOf returns what the consumers of a queue want. O(1).
 func DemandOf(m *Machine) Demand {
 	return Demand{
 		Ready: m.messages.readyCount(), Held: m.messages.count(CheckedOut).Messages, Acked: m.counters.Acked,
-		Sated: m.consumers.active() > 0 && !m.consumers.hasCredit(),
+		Sated: m.consumers.active() > 0 && !m.consumers.hasCredit(), BootsChanged: m.sessions.changed(),
 	}
 }
 
@@ -637,6 +639,8 @@ func (ss *sessions) ids() []fsm.SessionID {
 	}
 	return ids
 }
+
+func (ss *sessions) changed() uint64 { return ss.changes }
 
 func (ss *sessions) nodes(from fsm.NodeID, consumers int) []Boot {
 	var boots []Boot
