@@ -195,11 +195,7 @@ func TestStoredCatalog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		state, err := logpb.Marshal(c.Snapshot())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := (catalogSnapshot{state}).Persist(sink); err != nil {
+		if err := (catalogSnapshot{c.View()}).Persist(sink); err != nil {
 			t.Fatal(err)
 		}
 		if err := store.DeleteRange(1, 3); err != nil {
@@ -212,5 +208,22 @@ func TestStoredCatalog(t *testing.T) {
 	}
 	if len(view.VHosts()) != 3 {
 		t.Errorf("%v", view.VHosts())
+	}
+}
+
+// The goroutine that applies the catalog's entries does not stand for a snapshot, however much is in that.
+func TestCatalogSnapshotIsWrittenLater(t *testing.T) {
+	a := catalogApplier{machine: &catalog.Catalog{}}
+	e := &logpb.CatalogEntry{Version: 1}
+	for i := range 100 {
+		e.Commands = append(e.Commands, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: fmt.Sprint("v", i)}}})
+	}
+	a.machine.Apply(1, e)
+	if n := testing.AllocsPerRun(10, func() {
+		if _, err := a.Snapshot(); err != nil {
+			t.Error(err)
+		}
+	}); n > 1 {
+		t.Errorf("%v allocations", n)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -35,6 +34,34 @@ func declareNamed(name string) *logpb.CatalogCommand {
 	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{
 		Vhost: "/", Name: name, Durable: true, Members: []uint32{1, 2, 3},
 	}}}
+}
+
+// A state that is written in parts is read as one. No part has more queues than a run.
+func TestSnapshotParts(t *testing.T) {
+	for _, n := range []int{0, 1, snapshotRun, snapshotRun + 1} {
+		c := mustName(t, n)
+		want := c.Hash()
+		var state []byte
+		parts := 0
+		for part := range c.View().SnapshotParts() {
+			if parts++; len(part.Queues) > snapshotRun || parts == 1 && len(part.Queues) > 0 {
+				t.Errorf("part %d has %d queues", parts, len(part.Queues))
+			}
+			state = append(state, encoded(part)...)
+			c.Apply(c.View().Index()+1, entryOf(t, fmt.Sprintf("queue / later-%d members=1", parts))) // meanwhile
+		}
+		read := new(logpb.CatalogSnapshot)
+		if err := logpb.Unmarshal(state, read); err != nil {
+			t.Fatal(err)
+		}
+		again, err := Restore(read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again.Hash() != want || parts != 1+(n+snapshotRun-1)/snapshotRun {
+			t.Errorf("%d queues: another state in %d parts", n, parts)
+		}
+	}
 }
 
 // BenchmarkNames is the catalog beside so many names: what one entry costs, what a look-up does, what a state
@@ -105,5 +132,3 @@ func liveHeap() uint64 {
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
-
-var _ = fsm.Time(0)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -20,6 +21,41 @@ import (
 // compiled patterns. It costs O(n log n), and does not encode: that can wait
 // until the snapshot is written.
 func (v *View) Snapshot() *logpb.CatalogSnapshot {
+	s := v.withoutQueues()
+	s.Queues = v.queueStates(v.Queues())
+	return s
+}
+
+// snapshotRun is how many queues are in a part of a snapshot.
+const snapshotRun = 4096
+
+// SnapshotParts returns Snapshot in parts, none of which is large whatever the number of queues: decoded one behind
+// the other, their encodings are the encoding of the whole. So whoever writes a state needs no memory for another one.
+func (v *View) SnapshotParts() iter.Seq[*logpb.CatalogSnapshot] {
+	return func(yield func(*logpb.CatalogSnapshot) bool) {
+		if !yield(v.withoutQueues()) {
+			return
+		}
+		for run := range slices.Chunk(v.Queues(), snapshotRun) {
+			if !yield(&logpb.CatalogSnapshot{Queues: v.queueStates(run)}) {
+				return
+			}
+		}
+	}
+}
+
+// queueStates are rows of a snapshot.
+func (v *View) queueStates(queues []*Queue) (rows []*logpb.QueueState) {
+	for _, q := range queues {
+		row := &logpb.QueueState{Declared: q.declared, Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.match(q).revision}
+		v.placements.save(q, row)
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// withoutQueues is a snapshot but for its queues.
+func (v *View) withoutQueues() *logpb.CatalogSnapshot {
 	s := &logpb.CatalogSnapshot{
 		Version: snapshotVersion, Index: v.index, Clock: int64(v.clock), Initialized: v.initialized,
 		Vhosts: v.VHosts(),
@@ -41,11 +77,6 @@ func (v *View) Snapshot() *logpb.CatalogSnapshot {
 	}
 	for _, row := range s.Vhosts {
 		v.vhost(row.GetName()).save(s)
-	}
-	for _, q := range v.Queues() {
-		row := &logpb.QueueState{Declared: q.declared, Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.match(q).revision}
-		v.placements.save(q, row)
-		s.Queues = append(s.Queues, row)
 	}
 	return s
 }
