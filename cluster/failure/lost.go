@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"github.com/quorate/quorate/cluster/self"
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -42,7 +43,7 @@ func (d *Detector) givenUp(n *logpb.NodeState) bool {
 // it either: the node that is cut off may be this one.
 func (d *Detector) removeLocal(n *logpb.NodeState) {
 	var removals []*logpb.CatalogCommand
-	for _, q := range d.node.View().Queues() {
+	for _, q := range d.node.View().EndingWith(fsm.NodeID(n.Number)) {
 		if q.Local && uint32(q.Home()) == n.Number {
 			removals = append(removals, self.Removal(q, n.Boot))
 		}

@@ -207,17 +207,12 @@ func (d *draft) declareDead(m *logpb.DeclareDead) (*logpb.CatalogResult, error) 
 
 // orphans returns the queues that end with the boots of a node up to boot: the
 // exclusive ones of its connections, and if its memory is gone the local ones.
-// They are ordered by id, as removeQueues requires. It walks over all queues.
-// boot is included.
+// They are ordered by id, as removeQueues requires. boot is included.
 func (d *draft) orphans(number uint32, boot uint64, memory bool) []*Queue {
-	var list []*Queue
-	for _, q := range d.Queues() {
+	return slices.DeleteFunc(d.EndingWith(fsm.NodeID(number)), func(q *Queue) bool {
 		owned := q.Exclusive && q.Owner.Node == fsm.NodeID(number) && q.Owner.Boot <= boot
-		if owned || memory && q.Local && q.Home() == fsm.NodeID(number) {
-			list = append(list, q)
-		}
-	}
-	return list
+		return !owned && !(memory && q.Local && q.Home() == fsm.NodeID(number))
+	})
 }
 
 // admitNode makes a node a member of the cluster, or gives a node that has
@@ -273,16 +268,14 @@ func (d *draft) removeNode(n *logpb.NodeState) (*logpb.CatalogResult, error) {
 	if err := d.CheckRemoval(n.GetName()); err != nil {
 		return nil, err
 	}
-	var ended, moved []*Queue
-	for _, q := range d.Queues() {
-		members := d.Members(q)
-		switch {
-		case q.Exclusive && q.Owner.Node == number || q.Local && q.Home() == number:
-			ended = append(ended, q)
-		case slices.Contains(members, number):
+	ended := d.EndingWith(number)
+	var moved []*Queue
+	for q := range d.EachQueue() {
+		if ends := q.ends(); ends[0] != number && ends[1] != number && slices.Contains(d.Members(q), number) {
 			moved = append(moved, q)
 		}
 	}
+	slices.SortFunc(moved, byAge)
 	d.nodes.remove(n)
 	d.proposals.forget(n.GetNumber())
 	r := d.removeQueues(ended)

@@ -169,7 +169,20 @@ func TestPartsCheckThemselves(t *testing.T) {
 		}(),
 		"queue not found": (&queueIndex{}).checkQueue(q, 9),
 		"queue too many":  func() error { var qs queueIndex; qs.add(q); return qs.check(0, 0) }(),
-		"member unknown":  (&placements{}).checkQueue(q, &nodes{}),
+		"queue not found at its node": func() error {
+			var qs queueIndex
+			local := newQueue(&logpb.DeclareQueue{Vhost: "/", Name: "q", Local: true, Members: []uint32{1}}, 1<<16, 1)
+			qs.add(local)
+			qs.byNode = qs.byNode.Without(1)
+			return qs.checkQueue(local, 9)
+		}(),
+		"queue at a node that it does not need": func() error {
+			var qs queueIndex
+			qs.add(q)
+			qs.byNode = qs.byNode.With(1, qs.byID)
+			return qs.check(1, 0)
+		}(),
+		"member unknown": (&placements{}).checkQueue(q, &nodes{}),
 		"members of no queue": func() error {
 			var ps placements
 			ps.recoverOn(q, 1, false)

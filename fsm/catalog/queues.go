@@ -319,13 +319,14 @@ func (d *draft) forgetQueue(vh *vhost, q *Queue) {
 	d.placements.forget(q)
 }
 
-// queueIndex finds the queues of all vhosts, in three more orders than their
+// queueIndex finds the queues of all vhosts, in four more orders than their
 // vhosts know them.
 //
 // Invariants:
 //
 //	byID and byGroup have all queues; no two have the same id or group
 //	byOwner[o] has exactly the exclusive queues of o, and is not empty
+//	byNode[n] has exactly the queues that end with n, and is not empty
 //	1 ≤ group of every queue
 //
 // It is derived from the queues of the vhosts, but for nextGroup, which is all
@@ -335,7 +336,9 @@ type queueIndex struct {
 	byID    route.Map[fsm.QueueID, *Queue]
 	byGroup route.Map[fsm.GroupID, *Queue]
 	// byOwner: only of exclusive queues
-	byOwner   route.Map[Owner, route.Map[fsm.QueueID, *Queue]]
+	byOwner route.Map[Owner, route.Map[fsm.QueueID, *Queue]]
+	// byNode: only of exclusive and of local queues, see Queue.ends
+	byNode    route.Map[fsm.NodeID, route.Map[fsm.QueueID, *Queue]]
 	nextGroup uint32 // number to try next; 0: 1
 }
 
@@ -355,14 +358,29 @@ func (qs *queueIndex) EachQueue() iter.Seq[*Queue] { return qs.byID.Values() }
 // Queues returns all queues by id, that is, the oldest first. It sorts: O(n log
 // n). What Apply does to several queues follows this order, so that it and the
 // answer are the same on every replica.
-func (qs *queueIndex) Queues() []*Queue {
-	return sorted(qs.byID, func(a, b *Queue) int { return cmp.Compare(a.ID, b.ID) })
-}
+func (qs *queueIndex) Queues() []*Queue { return sorted(qs.byID, byAge) }
+
+// byAge compares queues by their ids.
+func byAge(a, b *Queue) int { return cmp.Compare(a.ID, b.ID) }
 
 // Owned returns the exclusive queues of a connection by id. It costs only what
 // the connection has.
-func (qs *queueIndex) Owned(o Owner) []*Queue {
-	return sorted(qs.byOwner.At(o), func(a, b *Queue) int { return cmp.Compare(a.ID, b.ID) })
+func (qs *queueIndex) Owned(o Owner) []*Queue { return sorted(qs.byOwner.At(o), byAge) }
+
+// EndingWith returns the queues that end with a node or with one of its connections, by id. It costs only what
+// there are of these.
+func (qs *queueIndex) EndingWith(n fsm.NodeID) []*Queue { return sorted(qs.byNode.At(n), byAge) }
+
+// ends returns the nodes without which a queue cannot be: the one whose client has it for itself, and the one
+// whose memory it is in. 0: there is none.
+func (q *Queue) ends() (nodes [2]fsm.NodeID) {
+	if q.Exclusive {
+		nodes[0] = q.Owner.Node
+	}
+	if q.Local {
+		nodes[1] = q.Home()
+	}
+	return nodes
 }
 
 // firstGroup is the number to try next for a group.
@@ -390,6 +408,11 @@ func (qs *queueIndex) add(q *Queue) {
 	if q.Exclusive {
 		qs.byOwner = qs.byOwner.With(q.Owner, qs.byOwner.At(q.Owner).With(q.ID, q))
 	}
+	for _, n := range q.ends() {
+		if n != 0 {
+			qs.byNode = qs.byNode.With(n, qs.byNode.At(n).With(q.ID, q))
+		}
+	}
 }
 
 // remove removes a queue. Requires: q is the record in the index. Its id is
@@ -397,14 +420,20 @@ func (qs *queueIndex) add(q *Queue) {
 func (qs *queueIndex) remove(q *Queue) {
 	qs.byID = qs.byID.Without(q.ID)
 	qs.byGroup = qs.byGroup.Without(q.Group)
-	if !q.Exclusive {
-		return
+	if q.Exclusive {
+		qs.byOwner = without(qs.byOwner, q.Owner, q)
 	}
-	if left := qs.byOwner.At(q.Owner).Without(q.ID); left.Len() > 0 {
-		qs.byOwner = qs.byOwner.With(q.Owner, left)
-	} else {
-		qs.byOwner = qs.byOwner.Without(q.Owner)
+	for _, n := range q.ends() {
+		qs.byNode = without(qs.byNode, n, q)
 	}
+}
+
+// without removes a queue from one of several lists, and a list with its last queue.
+func without[K comparable](lists route.Map[K, route.Map[fsm.QueueID, *Queue]], of K, q *Queue) route.Map[K, route.Map[fsm.QueueID, *Queue]] {
+	if left := lists.At(of).Without(q.ID); left.Len() > 0 {
+		return lists.With(of, left)
+	}
+	return lists.Without(of)
 }
 
 // save is the section of the index in a snapshot, and restore its inverse. The
@@ -426,6 +455,11 @@ func (qs *queueIndex) checkQueue(q *Queue, index uint64) error {
 	case !q.Exclusive && q.Owner != Owner{}:
 		return fmt.Errorf("%s is not exclusive and has an owner", q)
 	}
+	for _, n := range q.ends() {
+		if n != 0 && qs.byNode.At(n).At(q.ID) != q {
+			return fmt.Errorf("%s ends with node %d and is not found there", q, n)
+		}
+	}
 	return nil
 }
 
@@ -435,6 +469,16 @@ func (qs *queueIndex) check(queues, exclusive int) error {
 		exclusive -= list.Len()
 		if list.Len() == 0 {
 			return fmt.Errorf("an owner without queues")
+		}
+	}
+	for n, list := range qs.byNode.All() {
+		if list.Len() == 0 {
+			return fmt.Errorf("no queue ends with node %d", n)
+		}
+		for q := range list.Values() {
+			if ends := q.ends(); qs.byID.At(q.ID) != q || ends[0] != n && ends[1] != n {
+				return fmt.Errorf("%s does not end with node %d", q, n)
+			}
 		}
 	}
 	if queues != qs.byID.Len() || queues != qs.byGroup.Len() || exclusive != 0 {

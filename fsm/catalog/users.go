@@ -147,12 +147,10 @@ func (d *draft) deleteVhost(m *logpb.DeleteVhost) (*logpb.CatalogResult, error) 
 		return nil, refuse(fsm.Precondition, "vhost '%s' is protected from deletion", m.GetName())
 	}
 	r := &logpb.CatalogResult{Changed: true}
-	for _, q := range d.Queues() {
-		if q.VHost == m.GetName() {
-			d.queueIndex.remove(q)
-			d.placements.forget(q)
-			r.Deleted = append(r.Deleted, uint64(q.ID))
-		}
+	for _, q := range sorted(d.vhost(m.GetName()).queues, byAge) {
+		d.queueIndex.remove(q)
+		d.placements.forget(q)
+		r.Deleted = append(r.Deleted, uint64(q.ID))
 	}
 	delete(d.opened, m.GetName())
 	d.vhosts.remove(m.GetName())

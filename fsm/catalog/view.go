@@ -96,24 +96,28 @@ func (v *View) GroupSize(q *Queue, base int) int {
 // CheckRemoval refuses the removal of a node that has the only replica of a
 // queue. Local and exclusive queues do not count: they end with the node
 // (brokers make every exclusive queue local). A node that is not there may be
-// removed. It walks over all queues in the order of their ids, so the refusal
+// removed. It walks over all queues, and names the oldest, so the refusal
 // has the same text on every replica.
 func (v *View) CheckRemoval(node string) error {
 	n, ok := v.NodeByName(node)
 	if !ok {
 		return nil
 	}
-	var alone []string
-	for _, q := range v.Queues() {
+	var alone []*Queue
+	for q := range v.EachQueue() {
 		if !q.Local && slices.Equal(v.Members(q), []fsm.NodeID{fsm.NodeID(n.GetNumber())}) && !q.Exclusive {
-			alone = append(alone, q.String())
+			alone = append(alone, q)
 		}
 	}
 	if len(alone) == 0 {
 		return nil
 	}
-	return refuse(fsm.Precondition, "last_node: node %s has the only replica of %d queues: %s", node, len(alone),
-		strings.Join(alone[:min(len(alone), 5)], ", "))
+	slices.SortFunc(alone, byAge)
+	var names []string
+	for _, q := range alone[:min(len(alone), 5)] {
+		names = append(names, q.String())
+	}
+	return refuse(fsm.Precondition, "last_node: node %s has the only replica of %d queues: %s", node, len(alone), strings.Join(names, ", "))
 }
 
 // CheckJoinToken returns why a node would not be admitted by its token at a
