@@ -405,6 +405,20 @@ func (qs *queueIndex) newGroup() fsm.GroupID {
 func (qs *queueIndex) add(q *Queue) {
 	qs.byID = qs.byID.With(q.ID, q)
 	qs.byGroup = qs.byGroup.With(q.Group, q)
+	qs.addEnds(q)
+}
+
+// addAll adds queues to an index that has none.
+func (qs *queueIndex) addAll(all []*Queue) {
+	qs.byID = route.MapOf(all, func(q *Queue) fsm.QueueID { return q.ID })
+	qs.byGroup = route.MapOf(all, func(q *Queue) fsm.GroupID { return q.Group })
+	for _, q := range all {
+		qs.addEnds(q)
+	}
+}
+
+// addEnds notes with what a queue ends.
+func (qs *queueIndex) addEnds(q *Queue) {
 	if q.Exclusive {
 		qs.byOwner = qs.byOwner.With(q.Owner, qs.byOwner.At(q.Owner).With(q.ID, q))
 	}

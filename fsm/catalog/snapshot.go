@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/route"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -197,19 +198,27 @@ func restoreRows[T interface{ GetVhost() string }](d *draft, rows []T, add func(
 }
 
 // restoreQueues adds queues with the ids, groups, revisions and members they
-// had. Ids or groups that come twice are left for Check to find.
+// had, all at once: one by one they would take ten times as long. Ids or groups
+// that come twice are left for Check to find.
 func (d *draft) restoreQueues(rows []*logpb.QueueState) error {
+	all, of := make([]*Queue, 0, len(rows)), map[string][]*Queue{}
 	for _, row := range rows {
 		declared := row.GetDeclared()
-		if _, ok := d.VHost(declared.GetVhost()); !ok {
+		vh := d.opened[declared.GetVhost()]
+		if vh == nil {
 			return fmt.Errorf("no vhost %q", declared.GetVhost())
 		}
-		if _, twice := d.Queue(declared.GetVhost(), declared.GetName()); twice {
-			return fmt.Errorf("queue %q comes twice", declared.GetName())
-		}
 		q := newQueue(declared, fsm.QueueID(row.GetId()), fsm.GroupID(row.GetGroup()))
-		d.addQueue(q, row.GetRevision())
+		vh.noteQueue(q, row.GetRevision())
 		d.placements.restore(q, row)
+		all, of[q.VHost] = append(all, q), append(of[q.VHost], q)
+	}
+	d.queueIndex.addAll(all)
+	for name, queues := range of { // det: vhosts have nothing to do with each other
+		vh := d.opened[name]
+		if vh.queues = route.MapOf(queues, func(q *Queue) string { return q.Name }); vh.queues.Len() != len(queues) {
+			return fmt.Errorf("of %d queues in vhost %q two have the same name", len(queues), name)
+		}
 	}
 	return nil
 }

@@ -325,6 +325,11 @@ func (vh *vhost) lead(b *Binding) (to destination, there bool) {
 // to that by name.
 func (vh *vhost) addQueue(q *Queue, revision uint64) {
 	vh.queues = vh.queues.With(q.Name, q)
+	vh.noteQueue(q, revision)
+}
+
+// noteQueue is addQueue but for the queue's name.
+func (vh *vhost) noteQueue(q *Queue, revision uint64) {
 	vh.policies.setMatch(q, vh.policies.matchQueue(q, revision))
 	if x := vh.exchanges.at(q.StoreOf); x != nil && q.StoreOf != "" {
 		next := *x

@@ -61,6 +61,97 @@ func hashOf[K comparable](key K) uint64 { return maphash.Comparable(seed, key) &
 // hashMask is narrowed by tests to make keys collide.
 var hashMask = ^uint64(0)
 
+// MapOf returns the map that has each value under its key; of two with the same key the later one. It costs O(n), and
+// copies no node again and again as With does for one value after the other.
+func MapOf[K comparable, V any](values []V, key func(V) K) (m Map[K, V]) {
+	if len(values) == 0 {
+		return m
+	}
+	b := builder[K, V]{values: values, key: key}
+	places, other := make([]place, len(values)), make([]place, len(values))
+	for i, v := range values {
+		places[i] = place{hashOf(key(v)), i}
+	}
+	if m.root = b.build(places, other, 0); !b.twice {
+		m.size = len(values)
+		return m
+	}
+	m = Map[K, V]{}
+	for _, v := range values {
+		m = m.With(key(v), v)
+	}
+	return m
+}
+
+// builder makes the nodes of a map from the values that it is to have.
+type builder[K comparable, V any] struct {
+	values []V
+	key    func(V) K
+	twice  bool // two values have the same key, and the nodes are of no use
+}
+
+// place is where a value is, and the hash of its key.
+type place struct {
+	hash uint64
+	at   int
+}
+
+func (b *builder[K, V]) entry(p place) mapEntry[K, V] {
+	return mapEntry[K, V]{b.key(b.values[p.at]), b.values[p.at]}
+}
+
+// build makes the node of some values, whose hashes agree in the bits below shift. It sorts places by slot, into other,
+// and uses both on the way down. Requires: there is a value; both have the same length.
+func (b *builder[K, V]) build(places, other []place, shift int) *mapNode[K, V] {
+	n := &mapNode[K, V]{}
+	if shift >= hashBits {
+		for _, p := range places {
+			e := b.entry(p)
+			b.twice = b.twice || n.find(e.key) >= 0
+			n.entries = append(n.entries, e)
+		}
+		return n
+	}
+	var ends [1 << slotBits]int // of the slots' runs in other
+	for _, p := range places {
+		ends[p.hash>>shift&31]++
+	}
+	from, leaves, inner := 0, 0, 0
+	for slot, count := range ends {
+		switch {
+		case count == 1:
+			n.leaves |= 1 << slot
+			leaves++
+		case count > 1:
+			n.inner |= 1 << slot
+			inner++
+		}
+		ends[slot], from = from, from+count
+	}
+	for _, p := range places {
+		slot := p.hash >> shift & 31
+		other[ends[slot]] = p
+		ends[slot]++
+	}
+	if leaves > 0 {
+		n.entries = make([]mapEntry[K, V], 0, leaves)
+	}
+	if inner > 0 {
+		n.nodes = make([]*mapNode[K, V], 0, inner)
+	}
+	from = 0
+	for _, end := range ends {
+		switch {
+		case end == from+1:
+			n.entries = append(n.entries, b.entry(other[from]))
+		case end > from:
+			n.nodes = append(n.nodes, b.build(other[from:end], places[from:end], shift+slotBits))
+		}
+		from = end
+	}
+	return n
+}
+
 // Len is the number of keys.
 func (m Map[K, V]) Len() int { return m.size }
 

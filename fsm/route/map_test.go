@@ -3,6 +3,7 @@ package route
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -65,6 +66,41 @@ func checkMap(t *rapid.T) {
 		}
 		checkMapNode(t, v.m.root, 0)
 	}
+}
+
+// TestMapOf compares maps that are made at once with those that are made value by value: with other hashes than their own
+// they have the same form.
+func TestMapOf(t *testing.T) {
+	for name, mask := range map[string]uint64{"spread": ^uint64(0), "crowded": 0x7, "deep": 3 << 58, "equal": 0} {
+		t.Run(name, func(t *testing.T) {
+			collide(t, mask)
+			rapid.Check(t, func(t *rapid.T) {
+				values := rapid.SliceOf(rapid.IntRange(0, 200)).Draw(t, "values")
+				key := func(v int) int { return v % 150 }
+				var one Map[int, int]
+				for _, v := range values {
+					one = one.With(key(v), v)
+				}
+				all := MapOf(values, key)
+				if !maps.Equal(contents(all), contents(one)) || all.Len() != one.Len() || !sameForm(all.root, one.root) {
+					t.Fatalf("have %v (%d), want %v", contents(all), all.Len(), contents(one))
+				}
+				checkMapNode(t, all.root, 0)
+				for _, v := range values {
+					if w, ok := all.Get(key(v)); !ok || w != one.At(key(v)) {
+						t.Fatalf("key %d: %d %v", key(v), w, ok)
+					}
+				}
+			})
+		})
+	}
+}
+
+func sameForm[K comparable, V any](a, b *mapNode[K, V]) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.leaves == b.leaves && a.inner == b.inner && len(a.entries) == len(b.entries) && slices.EqualFunc(a.nodes, b.nodes, sameForm)
 }
 
 // checkMapNode holds the form of the trie: no node below the root that could
