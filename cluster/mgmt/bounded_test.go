@@ -105,7 +105,7 @@ func TestRefusedUpload(t *testing.T) {
 	for _, x := range []struct {
 		path, login string
 		want        int
-	}{{"/api/definitions", "", 401}, {"/api/nothing", root, 404}, {"/api/definitions", root, 413}} {
+	}{{"/api/definitions", "", 401}, {"/api/nothing", root, 404}, {"/api/exchanges/%2F/amq.default/publish", root, 413}} {
 		k, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)

@@ -36,8 +36,10 @@ const (
 	idleTimeout    = 2 * time.Minute
 	maxHeader      = 64 << 10
 	maxBody        = 1 << 20
-	largeBody      = 20 << 20 // of a message or definitions
-	largeBodies    = 2        // of more than maxBody, in memory at a time
+	largeBody      = 20 << 20 // of a message
+	// definitionsBody is for definitions of as many queues as there may be by default.
+	definitionsBody = 64 << 20
+	largeBodies     = 2 // of more than maxBody, in memory at a time
 )
 
 // Server serves the API: it finds the endpoint of a request and checks that the user may use it.

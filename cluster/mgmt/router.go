@@ -128,7 +128,7 @@ func (s *Server) serve(w *responder, r *http.Request, endpoints []endpoint) {
 	in := s.login(w, r, need)
 	switch {
 	case in == nil:
-	case found != nil && found.body == largeBody && (r.ContentLength < 0 || r.ContentLength > maxBody):
+	case found != nil && found.body > maxBody && (r.ContentLength < 0 || r.ContentLength > maxBody):
 		s.performLarge(w, in, found)
 	case found != nil:
 		s.perform(w, in, found)

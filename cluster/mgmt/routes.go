@@ -307,7 +307,7 @@ func (b *Backend) users() []resource {
 func (b *Backend) definitions() []resource {
 	d, p := b.definitionsOf(), parameters{}
 	g := globalParameters{b.Catalog}
-	whole := []endpoint{get(administrator, d.export), post(administrator, d.load).upTo(largeBody)}
+	whole := []endpoint{get(administrator, d.export), post(administrator, d.load).upTo(definitionsBody)}
 	return []resource{
 		{"/api/definitions", whole},
 		{"/api/all-configuration", whole},
