@@ -210,10 +210,13 @@ func (d *draft) restoreQueues(rows []*logpb.QueueState) error {
 		}
 		q := newQueue(declared, fsm.QueueID(row.GetId()), fsm.GroupID(row.GetGroup()))
 		vh.noteQueue(q, row.GetRevision())
-		d.placements.restore(q, row)
 		all, of[q.VHost] = append(all, q), append(of[q.VHost], q)
 	}
 	d.queueIndex.addAll(all)
+	d.placements.addAll(all)
+	for i, q := range all {
+		d.placements.restore(q, rows[i])
+	}
 	for name, queues := range of { // det: vhosts have nothing to do with each other
 		vh := d.opened[name]
 		if vh.queues = route.MapOf(queues, func(q *Queue) string { return q.Name }); vh.queues.Len() != len(queues) {
