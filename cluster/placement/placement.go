@@ -126,10 +126,6 @@ func numbers(ids []fsm.NodeID) []uint32 {
 	return list
 }
 
-// countedQueues is the number of queues up to which nodes are compared by what they hold: with more
-// queues, random choice is as good and costs nothing.
-const countedQueues = 1000
-
 // Placer chooses nodes for replicas.
 type Placer struct {
 	Node    *self.Node
@@ -166,10 +162,6 @@ func (p *Placer) candidates(v *catalog.View, out func(fsm.NodeID) bool) []uint32
 		}
 	}
 	rand.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
-	var holds map[fsm.NodeID]int
-	if v.QueueCount() <= countedQueues {
-		holds = v.Replicas()
-	}
 	slices.SortStableFunc(nodes, func(x, y *logpb.NodeState) int {
 		if x.Draining != y.Draining {
 			if x.Draining {
@@ -183,7 +175,7 @@ func (p *Placer) candidates(v *catalog.View, out func(fsm.NodeID) bool) []uint32
 			}
 			return 1
 		}
-		return cmp.Compare(holds[fsm.NodeID(x.Number)], holds[fsm.NodeID(y.Number)])
+		return cmp.Compare(v.Replicas(fsm.NodeID(x.Number)), v.Replicas(fsm.NodeID(y.Number)))
 	})
 	numbers := make([]uint32, len(nodes))
 	for i, n := range nodes {
@@ -200,13 +192,6 @@ func (p *Placer) mayLead(number uint32, name string) bool {
 
 // leadFirst puts the running member that leads the fewest queues first.
 func (p *Placer) leadFirst(members []uint32) {
-	leads := map[string]int{}
-	if p.Node.View().QueueCount() <= countedQueues {
-		for _, r := range p.Routes.All() {
-			leader, _, _ := r.Leader()
-			leads[leader]++
-		}
-	}
 	rand.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
 	best := slices.MinFunc(members, func(x, y uint32) int {
 		m, n := p.Node.NodeName(fsm.NodeID(x)), p.Node.NodeName(fsm.NodeID(y))
@@ -216,7 +201,7 @@ func (p *Placer) leadFirst(members []uint32) {
 			}
 			return 1
 		}
-		return cmp.Compare(leads[m], leads[n])
+		return cmp.Compare(p.Routes.Led(m), p.Routes.Led(n))
 	})
 	i := slices.Index(members, best)
 	members[0], members[i] = members[i], members[0]

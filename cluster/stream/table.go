@@ -59,6 +59,13 @@ func (l *leaders) of(node string) []*Route {
 	return slices.Collect(maps.Keys(l.byNode[node]))
 }
 
+// Led is how many queues a node serves.
+func (t *Table) Led(node string) int {
+	t.leaders.mu.Lock()
+	defer t.leaders.mu.Unlock()
+	return len(t.leaders.byNode[node])
+}
+
 // maxEarly bounds how many leaders of unknown queues are kept.
 const maxEarly = 1 << 16
 

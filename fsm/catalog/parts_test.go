@@ -188,6 +188,8 @@ func TestPartsCheckThemselves(t *testing.T) {
 			ps.recoverOn(q, 1, false)
 			return ps.check(&queueIndex{})
 		}(),
+		"replicas of no queue": func() error { var ps placements; ps.add(q); return ps.check(&queueIndex{}) }(),
+		"replicas not counted": func() error { var qs queueIndex; qs.add(q); return (&placements{}).check(&qs) }(),
 		"founder with others": func() error {
 			var ps placements
 			ps.put(q, placement{members: []fsm.NodeID{1}, founder: 2})

@@ -35,7 +35,38 @@ type placement struct {
 type placements struct {
 	// moved: by Queue.ID; a row without members does not exist
 	moved route.Map[fsm.QueueID, placement]
+	// replicas: how many queues have a node among their members; none is 0
+	replicas route.Map[fsm.NodeID, int]
 }
+
+// add counts the members of a new queue, and addAll those of many.
+func (ps *placements) add(q *Queue) { ps.count(q.declaredMembers, 1) }
+
+func (ps *placements) addAll(all []*Queue) {
+	count := map[fsm.NodeID]int{}
+	for _, q := range all {
+		for _, n := range q.declaredMembers {
+			count[n]++
+		}
+	}
+	for n, more := range count { // det: each is counted by itself
+		ps.count([]fsm.NodeID{n}, more)
+	}
+}
+
+// count notes that nodes have so many more replicas.
+func (ps *placements) count(nodes []fsm.NodeID, more int) {
+	for _, n := range nodes {
+		if now := ps.replicas.At(n) + more; now != 0 {
+			ps.replicas = ps.replicas.With(n, now)
+		} else {
+			ps.replicas = ps.replicas.Without(n)
+		}
+	}
+}
+
+// Replicas is how many replicas a node has, or is to have. Those of local queues count, those that are leaving do not.
+func (ps *placements) Replicas(n fsm.NodeID) int { return ps.replicas.At(n) }
 
 // Members returns the nodes that must hold the replicas of a queue, the
 // preferred leader first. They are what the catalog wants; the raft group may
@@ -80,12 +111,19 @@ func (ps *placements) Founder(q *Queue) fsm.NodeID { return ps.moved.At(q.ID).fo
 // on request; 0: never.
 func (ps *placements) size(q *Queue) uint32 { return ps.moved.At(q.ID).size }
 
-// put replaces the placement of a queue. Requires: q is not local, p meets the
-// invariants of placement.
-func (ps *placements) put(q *Queue, p placement) { ps.moved = ps.moved.With(q.ID, p) }
+// put replaces the placement of a queue. Requires: q was added and is not local,
+// p meets the invariants of placement.
+func (ps *placements) put(q *Queue, p placement) {
+	ps.count(ps.Members(q), -1)
+	ps.moved = ps.moved.With(q.ID, p)
+	ps.count(p.members, 1)
+}
 
 // forget removes a queue.
-func (ps *placements) forget(q *Queue) { ps.moved = ps.moved.Without(q.ID) }
+func (ps *placements) forget(q *Queue) {
+	ps.count(ps.Members(q), -1)
+	ps.moved = ps.moved.Without(q.ID)
+}
 
 // change changes where the replicas of a queue must be.
 //
@@ -231,8 +269,23 @@ func (ps *placements) line(q *Queue) string {
 	return line
 }
 
-// check searches for queues that do not exist.
+// check searches for queues that do not exist, and counts the replicas.
 func (ps *placements) check(all *queueIndex) error {
+	count := map[fsm.NodeID]int{}
+	for q := range all.EachQueue() {
+		for _, n := range ps.Members(q) {
+			count[n]++
+		}
+	}
+	for n, replicas := range ps.replicas.All() {
+		if count[n] != replicas {
+			return fmt.Errorf("node %d has %d replicas, and not %d", n, count[n], replicas)
+		}
+		delete(count, n)
+	}
+	if len(count) > 0 {
+		return fmt.Errorf("the replicas of %d nodes are not counted", len(count))
+	}
 	for id := range ps.moved.All() {
 		if _, ok := all.QueueByID(id); !ok {
 			return fmt.Errorf("members of queue %d, which is not there", id)

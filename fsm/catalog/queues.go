@@ -255,6 +255,7 @@ func (d *draft) checkPlacement(m *logpb.DeclareQueue) error {
 func (d *draft) addQueue(q *Queue, revision uint64) {
 	d.open(q.VHost).addQueue(q, revision)
 	d.queueIndex.add(q)
+	d.placements.add(q)
 }
 
 // deleteQueue removes a queue. A queue that is gone, or has been declared

@@ -21,65 +21,61 @@ import (
 // bindings, indexes, matches but for their revision, effective settings,
 // compiled patterns. It costs O(n log n), and does not encode: that can wait
 // until the snapshot is written.
-func (v *View) Snapshot() *logpb.CatalogSnapshot {
-	s := v.withoutQueues()
-	s.Queues = v.queueStates(v.Queues())
+func (v *View) Snapshot() (s *logpb.CatalogSnapshot) {
+	for part := range v.SnapshotParts() {
+		if s == nil {
+			s = part
+		}
+		s.Queues = append(s.Queues, part.Queues...)
+	}
 	return s
 }
 
 // snapshotRun is how many queues are in a part of a snapshot.
 const snapshotRun = 4096
 
-// SnapshotParts returns Snapshot in parts, none of which is large whatever the number of queues: decoded one behind
-// the other, their encodings are the encoding of the whole. So whoever writes a state needs no memory for another one.
+// SnapshotParts returns Snapshot in parts, none of which is large whatever the number of queues, and the first of which
+// has none: decoded one behind the other, their encodings are the encoding of the whole. So whoever writes a state needs
+// no memory for another one.
 func (v *View) SnapshotParts() iter.Seq[*logpb.CatalogSnapshot] {
 	return func(yield func(*logpb.CatalogSnapshot) bool) {
-		if !yield(v.withoutQueues()) {
+		s := &logpb.CatalogSnapshot{
+			Version: snapshotVersion, Index: v.index, Clock: int64(v.clock), Initialized: v.initialized,
+			Vhosts: v.VHosts(),
+		}
+		v.clusterSettings.save(s)
+		v.nodes.save(s)
+		v.joinTokens.save(s)
+		v.lockKey.save(s)
+		v.globals.save(s)
+		v.users.save(s)
+		v.limits.save(s)
+		v.queueIndex.save(s)
+		v.proposals.save(s)
+		for _, p := range v.Permissions() {
+			s.Permissions = append(s.Permissions, p.row())
+		}
+		for _, p := range v.TopicPermissions() {
+			s.TopicPermissions = append(s.TopicPermissions, p.row)
+		}
+		for _, row := range s.Vhosts {
+			v.vhost(row.GetName()).save(s)
+		}
+		if !yield(s) {
 			return
 		}
 		for run := range slices.Chunk(v.Queues(), snapshotRun) {
-			if !yield(&logpb.CatalogSnapshot{Queues: v.queueStates(run)}) {
+			part := &logpb.CatalogSnapshot{}
+			for _, q := range run {
+				row := &logpb.QueueState{Declared: q.declared, Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.match(q).revision}
+				v.placements.save(q, row)
+				part.Queues = append(part.Queues, row)
+			}
+			if !yield(part) {
 				return
 			}
 		}
 	}
-}
-
-// queueStates are rows of a snapshot.
-func (v *View) queueStates(queues []*Queue) (rows []*logpb.QueueState) {
-	for _, q := range queues {
-		row := &logpb.QueueState{Declared: q.declared, Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.match(q).revision}
-		v.placements.save(q, row)
-		rows = append(rows, row)
-	}
-	return rows
-}
-
-// withoutQueues is a snapshot but for its queues.
-func (v *View) withoutQueues() *logpb.CatalogSnapshot {
-	s := &logpb.CatalogSnapshot{
-		Version: snapshotVersion, Index: v.index, Clock: int64(v.clock), Initialized: v.initialized,
-		Vhosts: v.VHosts(),
-	}
-	v.clusterSettings.save(s)
-	v.nodes.save(s)
-	v.joinTokens.save(s)
-	v.lockKey.save(s)
-	v.globals.save(s)
-	v.users.save(s)
-	v.limits.save(s)
-	v.queueIndex.save(s)
-	v.proposals.save(s)
-	for _, p := range v.Permissions() {
-		s.Permissions = append(s.Permissions, p.row())
-	}
-	for _, p := range v.TopicPermissions() {
-		s.TopicPermissions = append(s.TopicPermissions, p.row)
-	}
-	for _, row := range s.Vhosts {
-		v.vhost(row.GetName()).save(s)
-	}
-	return s
 }
 
 // Hash is a digest of a state.
@@ -210,10 +206,13 @@ func (d *draft) restoreQueues(rows []*logpb.QueueState) error {
 		}
 		q := newQueue(declared, fsm.QueueID(row.GetId()), fsm.GroupID(row.GetGroup()))
 		vh.noteQueue(q, row.GetRevision())
-		d.placements.restore(q, row)
 		all, of[q.VHost] = append(all, q), append(of[q.VHost], q)
 	}
 	d.queueIndex.addAll(all)
+	d.placements.addAll(all)
+	for i, q := range all {
+		d.placements.restore(q, rows[i])
+	}
 	for name, queues := range of { // det: vhosts have nothing to do with each other
 		vh := d.opened[name]
 		if vh.queues = route.MapOf(queues, func(q *Queue) string { return q.Name }); vh.queues.Len() != len(queues) {

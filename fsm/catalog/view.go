@@ -60,18 +60,6 @@ func (v *View) Clock() fsm.Time { return v.clock }
 // Initialized reports whether an Initialize has been applied.
 func (v *View) Initialized() bool { return v.initialized }
 
-// Replicas counts the members on each node. Local queues count, nodes that are
-// leaving do not. It walks over all queues.
-func (v *View) Replicas() map[fsm.NodeID]int {
-	count := map[fsm.NodeID]int{}
-	for q := range v.EachQueue() {
-		for _, n := range v.Members(q) {
-			count[n]++
-		}
-	}
-	return count
-}
-
 // GroupSize is how many members a queue should have: the larger of its target
 // group sizes by policy and by argument. Without either, it is the number of
 // members after the last change on request, otherwise its initial size. base is
