@@ -64,8 +64,8 @@ type elections struct {
 type sleeping interface {
 	// heard returns the group that an item concerns if it wakes for that, or else the answer for it.
 	heard(from string, it item) (g electable, answer []byte)
-	asked(from string, items []item)  // to sleep
-	rested(from string, items []item) // who do
+	// receive takes items of a kind that concerns groups that sleep, or are to.
+	receive(kind byte, from string, items []item)
 }
 
 // links is what elections needs from the mesh.
@@ -431,18 +431,18 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 	var answer []byte
 	offers := map[string][]byte{}
 	var cessions []cession
-	var rest, rested []item
+	var asleep map[byte][]item
 	for len(items) >= itemSize {
 		it := parseItem(items)
 		items = items[itemSize:]
 		switch {
 		case !it.sound():
 			continue
-		case it.kind == itemRest:
-			rest = append(rest, it)
-			continue
-		case it.kind == itemRests:
-			rested = append(rested, it)
+		case it.kind == itemRest, it.kind == itemRests, it.kind == itemVote, it.kind == itemVoted, it.kind == itemWon:
+			if asleep == nil {
+				asleep = map[byte][]item{}
+			}
+			asleep[it.kind] = append(asleep[it.kind], it)
 			continue
 		}
 		g := e.find(it.group)
@@ -484,8 +484,9 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 		e.note(from, it, now)
 	}
 	if e.sleep != nil {
-		e.sleep.asked(from, rest)
-		e.sleep.rested(from, rested)
+		for kind, items := range asleep {
+			e.sleep.receive(kind, from, items)
+		}
 	}
 	for leader, items := range offers {
 		e.send(leader, items)
@@ -706,6 +707,9 @@ const (
 	itemRest       = 9    // nothing happens in the group, which I lead; sleep if this is where your log ends
 	itemRests      = 10   // I do
 	itemIdle       = 11   // I follow you, my log ends here, and I do not sleep
+	itemVote       = 12   // vote for me in this term if you sleep; my log ends here
+	itemVoted      = 13   // I have
+	itemWon        = 14   // I lead in this term, and sleep
 	itemBarred     = 0x80 // added to the kind
 	itemLearner    = 0x40 // likewise
 	itemSize       = 1 + 4 + 8 + 8 + 8

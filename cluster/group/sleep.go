@@ -30,14 +30,15 @@ const (
 //
 //	R1: all of the log up to at is committed and applied, and nobody waits for an answer or an effect of it.
 //	R2: leads ⇒ the raft of this process led in the term at.raft until it ended: no entry of that term exists
-//	    that is not in the log here.
-//	R3: while it sleeps nobody writes its log, term or vote.
-//	R4: leads ⇒ this process has put it to sleep: a record does not outlive its process.
+//	    that is not in the log here. Or a majority has elected this node in it, and there is no such entry.
+//	R3: while it sleeps nobody writes its log. Term and vote change by the voter, which replaces the record.
+//	R4: leads ⇒ this process has put it to sleep, or counted the votes: a record does not outlive its process.
 //	R5: every request of raft wakes the group first.
 //	R6: stats are the machine's, the deadline among them: the leader's node wakes the group for it.
 type record struct {
 	at       recordedAt
 	leads    bool
+	elected  bool   // by the voter: nobody has served in the term
 	leader   string // its node; empty: unknown
 	members  []replica.Member
 	config   raft.Configuration
@@ -330,7 +331,7 @@ func (h *Host) resume(g *Group, r *record) *instance {
 		i.usage.toReplay(r.replay)
 		i.resumes = r
 	}
-	if r.leads && r.level {
+	if r.leads && r.level && !r.elected {
 		i.resumed.Store(r.at.raft)
 	}
 	if err := i.openRaft(); err != nil {

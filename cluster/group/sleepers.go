@@ -30,6 +30,7 @@ const (
 // leader. It wakes those that need a leader, or whose members may lack something.
 type sleepers struct {
 	host   *Host
+	voter  *voter
 	after  time.Duration // how long a group is idle; 0: none sleeps
 	target int           // so many stay awake
 
@@ -46,7 +47,7 @@ type rest struct {
 }
 
 func newSleepers(h *Host) *sleepers {
-	return &sleepers{host: h, after: h.config.IdleAfter, target: h.config.AwakeTarget, rests: map[fsm.GroupID]*rest{}}
+	return &sleepers{host: h, voter: newVoter(h), after: h.config.IdleAfter, target: h.config.AwakeTarget, rests: map[fsm.GroupID]*rest{}}
 }
 
 // run looks for groups that may sleep until stop is closed.
@@ -156,11 +157,24 @@ func (s *sleepers) lie(ready []*Group) {
 	})
 }
 
+// receive implements sleeping.
+func (s *sleepers) receive(kind byte, from string, items []item) {
+	switch kind {
+	case itemRest:
+		s.asked(from, items)
+	case itemRests:
+		s.rested(from, items)
+	case itemVote:
+		s.voter.requested(from, items)
+	case itemVoted:
+		s.voter.voted(from, items)
+	case itemWon:
+		s.voter.heard(from, items)
+	}
+}
+
 // asked puts replicas to sleep whose leaders ask for that, and answers for those that do.
 func (s *sleepers) asked(from string, items []item) {
-	if len(items) == 0 {
-		return
-	}
 	s.host.tasks.Go(func() {
 		asleep := make([]bool, len(items))
 		worker.Each(restingAtOnce, items, func(n int, it item) { asleep[n] = s.follow(from, it) })
@@ -207,8 +221,8 @@ func (s *sleepers) rested(from string, items []item) {
 	s.lie(ready)
 }
 
-// down wakes the groups whose leader's node has died: at once those in which something is soon due, the others when
-// it has been away for deathPatience. Who waits for one of them wakes it.
+// down finds other leaders for the groups whose leader's node has died: at once for those in which something is soon
+// due, for the others when it has been away for deathPatience. Who waits for one of them wakes it.
 func (s *sleepers) down(node string) {
 	h := s.host
 	soon := h.config.Clock.Now() + fsm.Time(dueSoon)
@@ -216,23 +230,33 @@ func (s *sleepers) down(node string) {
 	if len(orphans) == 0 {
 		return
 	}
-	dead := func() bool { return !h.config.Mesh.Alive(node) }
 	h.tasks.Go(func() {
-		var rest []*Group
+		var due, rest []*Group
 		for _, g := range orphans {
 			if r := g.asleep.Load(); r != nil && r.stats.NextDeadline != 0 && r.stats.NextDeadline < soon {
-				g.wake()
+				due = append(due, g)
 			} else {
 				rest = append(rest, g)
 			}
 		}
-		for end := time.Now().Add(deathPatience); time.Now().Before(end); {
-			if !dead() || !h.pause(longestSleepWait/sleepChecks) {
+		began := time.Now()
+		s.succeed(due, node)
+		for time.Since(began) < deathPatience {
+			if h.config.Mesh.Alive(node) || !h.pause(longestSleepWait/sleepChecks) {
 				return
 			}
 		}
-		s.wakeAll(rest, dead)
+		s.succeed(rest, node)
 	})
+}
+
+// succeed has groups elect another leader: asleep, and those that cannot awake.
+func (s *sleepers) succeed(orphans []*Group, dead string) {
+	if len(orphans) == 0 {
+		return
+	}
+	s.voter.takeOver(orphans, dead)
+	s.wakeAll(slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) }), func() bool { return !s.host.config.Mesh.Alive(dead) })
 }
 
 // up wakes the groups led here of which a node may lack something.

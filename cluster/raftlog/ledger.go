@@ -69,8 +69,8 @@ type place struct {
 	gone     bool // the group was dropped: nothing is written any more
 	seq      uint64
 	record   record
-	end      uint64 // of the log, whether or not the record says so; and its term
-	endTerm  uint64
+	end      logEnd // whether or not the record says so
+	read     bool   // end is what the store has, and so are term and vote of the record
 }
 
 // slotBuffers are what slots are encoded in, one for each that is being written.
@@ -570,6 +570,20 @@ func (p *place) get() record {
 	return p.record
 }
 
+// getWithEnd is get, and what the log ends with.
+func (p *place) getWithEnd() (record, logEnd) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.record, p.end
+}
+
+// isRead reports whether the group was loaded since the store was opened.
+func (p *place) isRead() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.read
+}
+
 // change rewrites the slot after f has changed the record. It is not synced.
 func (p *place) change(f func(r *record)) {
 	p.mu.Lock()
@@ -622,7 +636,7 @@ func (p *place) claim() {
 func (p *place) acknowledge(index, term uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.end, p.endTerm = index, term
+	p.end, p.read = logEnd{index, term}, true
 	r := &p.record
 	if r.doubt != "" || r.index == index && r.indexTerm == term {
 		return

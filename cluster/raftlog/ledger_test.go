@@ -239,7 +239,7 @@ func TestDoubtIsRemembered(t *testing.T) {
 		t.Helper()
 		l, err := openLedger(disk.CrashClone(vfs.CrashCloneCfg{}), "ledger-db", s.log, s.fatal)
 		must(t, err)
-		if r := l.place(1).get(); r.doubt != g.Doubt() || r.index != 11 || g.place.end != end {
+		if r := l.place(1).get(); r.doubt != g.Doubt() || r.index != 11 || g.place.end.index != end {
 			t.Errorf("the ledger has %+v, the log ends at %d", r, g.place.end)
 		}
 	}

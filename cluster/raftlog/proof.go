@@ -223,7 +223,7 @@ func (g *Group) Prove() error {
 	}
 	g.awaitDurable()
 	p := g.place
-	p.change(func(r *record) { r.index, r.indexTerm, r.doubt = p.end, p.endTerm, "" })
+	p.change(func(r *record) { r.index, r.indexTerm, r.doubt = p.end.index, p.end.term, "" })
 	g.s.ledger.sync()
 	return nil
 }

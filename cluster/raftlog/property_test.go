@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -138,10 +139,39 @@ func (a *actor) vote() (string, error) {
 		}
 	}
 	candidate := a.d.to(9)
+	if a.term > a.m.stable[VoteTermKey] && a.d.to(2) == 0 && a.g.overlap.settled() && a.g.place.known() {
+		return a.ballot(candidate)
+	}
 	a.m.stable[VoteTermKey], a.m.stable[VotedForKey] = a.term, candidate
 	a.thenBehind()
 	err := a.g.SetUint64([]byte(VoteTermKey), a.term)
 	return fmt.Sprintf("vote for %d in term %d", candidate, a.term), errors.Join(err, a.g.SetUint64([]byte(VotedForKey), candidate))
+}
+
+// ballot has the group vote without a raft, unloaded if it may be.
+func (a *actor) ballot(candidate uint64) (string, error) {
+	s, id := a.g.s, a.g.id
+	what := fmt.Sprintf("ballot for %d in term %d", candidate, a.term)
+	unloaded := s.Unload(id)
+	if unloaded {
+		a.m.reopen()
+	}
+	a.m.stable[TermKey], a.m.stable[VoteTermKey], a.m.stable[VotedForKey] = a.term, a.term, candidate
+	a.then(true)
+	b := Ballot{Group: id, Term: a.term, Index: 1 << 40, IndexTerm: a.term}
+	if !s.Vote(string(binary.BigEndian.AppendUint64(nil, candidate)), []Ballot{b})[0] {
+		return what, errors.New("there is no vote")
+	}
+	if unloaded {
+		var err error
+		if a.g, err = s.Group(id); err != nil {
+			return what, err
+		}
+		if a.behind != nil {
+			a.lag(a.behind)
+		}
+	}
+	return what, nil
 }
 
 func (a *actor) commit() (string, error) {

@@ -1,0 +1,184 @@
+package group
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
+	"github.com/quorate/quorate/fsm"
+)
+
+// mustSleepSoon opens groups in each of which a message expires so soon that nobody waits for a leader whose node has
+// died, and waits until all sleep.
+func (c *trio) mustSleepSoon(n int) (ids []fsm.GroupID) {
+	c.t.Helper()
+	for id := fsm.GroupID(1); int(id) <= n; id++ {
+		mustSubmit(c.t, c.mustOpen(id)[0], enqueues(1, dueSoon-1000, "a"))
+		ids = append(ids, id)
+	}
+	for _, id := range ids {
+		await(c.t, "the message is taken", func() bool { return ready(c.mustLead(id)) == 1 })
+	}
+	for _, id := range ids {
+		c.mustSleep(id)
+	}
+	return ids
+}
+
+// left returns the replicas of a group on the hosts that run, one that leads first.
+func (c *trio) left(id fsm.GroupID) (all []*Group) {
+	for _, h := range c.hosts {
+		if g := h.Group(id); !h.closed && g != nil {
+			if all = append(all, g); g.Leading() != 0 {
+				all[0], all[len(all)-1] = g, all[0]
+			}
+		}
+	}
+	return all
+}
+
+// When a node dies, the groups that it led and that sleep have new leaders without waking: one term later, on both nodes
+// that are left. Whoever uses them finds everything.
+func TestSleepersAreTakenOver(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, sleepy)
+	ids := c.mustSleepSoon(16)
+	terms := map[fsm.GroupID]uint64{}
+	for _, id := range ids {
+		all := c.mustSleep(id)
+		if all[0].host.config.Node != trioNames[0] {
+			t.Fatalf("group %d is led by %s", id, all[0].host.config.Node)
+		}
+		terms[id] = all[0].Term()
+	}
+	c.mustStop(0)
+	leaders := map[string]int{}
+	for _, id := range ids {
+		var all []*Group
+		await(t, "another leads it", func() bool {
+			all = c.left(id)
+			return all[0].Leading() != 0 && all[1].Leader() == all[0].host.config.Node
+		})
+		leaders[all[0].host.config.Node]++
+		for _, g := range all {
+			if r := g.asleep.Load(); r == nil || g.running.Load() != nil || r.at.raft != terms[id]+1 {
+				t.Fatalf("group %d was in term %d, its replica at %s is awake or in term %d", id, terms[id], g.host.config.Node, g.Term())
+			}
+		}
+		o := c.host(all[0]).outside
+		o.await(t, "that is known", func() bool { return o.terms[len(o.terms)-1] == terms[id]+1 })
+	}
+	if len(leaders) != 2 {
+		t.Errorf("they are led by %v", leaders)
+	}
+	for _, id := range ids[:4] {
+		all := c.left(id)
+		began := all[0].host.applying.meters.led.Load()
+		mustSubmit(t, all[0], enqueues(2, -1, "b"))
+		for _, g := range all {
+			await(t, "the next message is taken", func() bool { return ready(g) == 2 })
+			if g.Term() != terms[id]+1 {
+				t.Errorf("group %d is in term %d, after %d", id, g.Term(), terms[id])
+			}
+		}
+		if all[0].host.applying.meters.led.Load() != began+1 {
+			t.Error("who has been elected does not begin as a new leader does")
+		}
+		await(t, "both sleep again", func() bool { return all[0].Asleep() && all[1].Asleep() })
+		c.mustAgree(all, all[0].AppliedIndex())
+	}
+}
+
+// A replica that sleeps votes as raft would if it was awake.
+func TestSleeperVotes(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, sleepy)
+	g := c.mustOpen(1)[0]
+	mustSubmit(t, g, enqueues(1, -1, "a"))
+	await(t, "the message is taken", func() bool { return ready(g) == 1 })
+	all := c.mustSleep(1)
+	leader, g := all[0].host.config.Node, all[1]
+	r := g.asleep.Load()
+	other := all[2].host.config.Node
+	shorter, longer := r.at.Position, r.at.Position
+	shorter.Index--
+	longer.Index++
+	stored := func(g *Group, key string) string {
+		store := g.host.config.Store
+		log, err := store.Group(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := log.Get([]byte(key))
+		if err != nil || !store.Unload(1) {
+			t.Fatalf("the group stays in memory, or %v", err)
+		}
+		return fmt.Sprintf("%x", v)
+	}
+	for _, x := range []struct {
+		what, candidate string
+		term            uint64
+		position        replica.Position
+		of              *Group
+		votes           bool
+	}{
+		{"a leader is up", other, 1, longer, g, false},
+		{"it leads", other, 1, longer, all[0], false},
+		{"all is right", leader, 1, r.at.Position, g, true},
+		{"an older term", leader, 0, longer, g, false},
+		{"not a member", "n9", 2, longer, g, false},
+		{"a shorter log", leader, 2, shorter, g, false},
+		{"asked again", leader, 1, r.at.Position, g, true},
+		{"it has voted", other, 1, longer, g, false},
+		{"a later term", other, 2, longer, g, true},
+	} {
+		term := r.at.raft + x.term
+		is := x.of.host.sleepers.voter.vote(x.candidate, []item{{kind: itemVote, group: 1, term: term, position: x.position}})
+		if (len(is) == 1) != x.votes {
+			t.Errorf("%s: %v", x.what, is)
+		}
+		now := x.of.asleep.Load()
+		if is, want := stored(x.of, raftlog.TermKey), fmt.Sprintf("%016x", now.at.raft); is != want {
+			t.Errorf("%s: the term on disk is %s, in the record %s", x.what, is, want)
+		}
+		if x.votes && (now.at.raft != term || now.leader != "") {
+			t.Errorf("%s: the record is %+v", x.what, now)
+		}
+	}
+	if is := stored(g, raftlog.VotedForKey); is != fmt.Sprintf("%x", other) || stored(g, raftlog.TermKey) != stored(g, raftlog.VoteTermKey) {
+		t.Errorf("the vote is for %s in term %s", is, stored(g, raftlog.VoteTermKey))
+	}
+	g.wake()
+	if is := g.host.sleepers.voter.vote(leader, []item{{kind: itemVote, group: 1, term: r.at.raft + 9, position: longer}}); len(is) > 0 {
+		t.Error("the voter votes for a group that is awake")
+	}
+}
+
+// Nobody leads with fewer votes than a majority, with votes of another term, or with the same one twice.
+func TestTakeoverNeedsMajority(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, sleepy)
+	g := c.mustOpen(1)[0]
+	mustSubmit(t, g, enqueues(1, -1, "a"))
+	await(t, "the message is taken", func() bool { return ready(g) == 1 })
+	g = c.mustSleep(1)[1]
+	r, v := g.asleep.Load(), g.host.sleepers.voter
+	g.asleep.Store(r.in(r.at.raft, ""))
+	it := item{kind: itemVote, group: 1, term: r.at.raft + 1, position: r.at.Position}
+	self := g.host.config.Node
+	if len(v.vote(self, []item{it})) != 1 {
+		t.Fatal("it does not vote for itself")
+	}
+	v.polls[1] = &poll{term: it.term}
+	late := it
+	late.term--
+	v.voted("another", []item{late})
+	v.voted(trioNames[0], []item{it})
+	v.voted(trioNames[0], []item{it})
+	if p := v.polls[1]; p == nil || len(p.votes) != 1 {
+		t.Fatalf("it counts %+v", p)
+	}
+	v.voted(self, []item{it})
+	await(t, "it leads", func() bool { return g.Leading() == it.term || !g.Asleep() && g.Term() >= it.term })
+}
