@@ -91,7 +91,7 @@ type Config struct {
 
 	Heartbeat       time.Duration // of queue groups
 	IdleAfter       time.Duration // after which a queue's group sleeps; 0: never
-	AwakeTarget     int           // groups that do not
+	KeepAwake       int           // groups that do not
 	LeaderlessGrace time.Duration
 	GroupSize       int
 	LeaderLocator   catalog.Locator // empty: client-local

@@ -165,7 +165,7 @@ func (n *Node) openGroups(incarnation [16]byte) {
 		Node: c.Name, Store: n.stores.queues, Mesh: n.mesh, Clock: n.clock.Clock, Exit: c.Exit, Logger: c.Logger,
 		Version: func() uint32 { return n.catalog.View().FSMVersion() }, Newest: c.Versions.Newest,
 		LockCredit: n.clock.credit, Settings: n.queueSettings, Drains: n.isDraining, Late: n.late, Outside: outside{n.queues, n},
-		Heartbeat: c.Heartbeat, IdleAfter: c.IdleAfter, AwakeTarget: c.AwakeTarget, Progress: n.watchdog.Bounds().Progress, Awake: n.watchdog.Awake,
+		Heartbeat: c.Heartbeat, IdleAfter: c.IdleAfter, KeepAwake: c.KeepAwake, Progress: n.watchdog.Bounds().Progress, Awake: n.watchdog.Awake,
 		Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindElection: self.KindElection, KindLearner: self.KindLearner,
 	})
 	n.self.Listen(n.host)

@@ -529,20 +529,6 @@ func (g *instance) Term() uint64 { return g.order.term() }
 // Leader returns the name of the leading node, as far as this replica knows.
 func (g *instance) Leader() string { return g.order.leader() }
 
-// Progress reports the log position of the replica.
-func (g *instance) Progress() replica.Progress { return g.order.progress() }
-
-// SnapshotIndex returns the index of the newest snapshot, or -1 if there is none.
-func (g *instance) SnapshotIndex() int64 { return g.order.snapshot() }
-
-// LogBytes returns the size of the payloads that the log keeps for live messages.
-func (g *instance) LogBytes() uint64 {
-	if g.store == nil {
-		return 0
-	}
-	return uint64(g.store.LiveBytes())
-}
-
 // View runs f on the machine between two entries. f must be quick, and must neither change nor
 // retain the machine. If the group turns out to be quarantined afterwards, discard what f has set.
 func (g *instance) View(f func(m *queue.Machine)) { g.applier.view(f) }
@@ -565,7 +551,7 @@ func (g *instance) Replay(to Replayer) error {
 	if g.store == nil {
 		return ErrNoHistory
 	}
-	s, err := replay(g.store, g.Progress().Applied, to)
+	s, err := replay(g.store, g.order.applied(), to)
 	return errors.Join(err, s.Failure())
 }
 
@@ -644,12 +630,6 @@ func (g *instance) Stored(at Shared) []byte {
 	}
 	return payloads[at.Offset:end:end]
 }
-
-// AppliedIndex returns the index of the last entry applied to the machine.
-func (g *instance) AppliedIndex() uint64 { return g.order.applied() }
-
-// Now returns the stamp an entry would get. Only the leader knows it.
-func (g *instance) Now() fsm.Time { return g.proposer.now() }
 
 // Barrier lets followers learn what is committed, by committing an entry without content. Only the
 // leader can do this.

@@ -67,10 +67,10 @@ type Config struct {
 	// Retained is how many bytes of queue logs the node may keep for lagging members of the groups
 	// it leads; 0: DefaultRetained.
 	Retained int64
-	// IdleAfter is for how long nothing has to happen in a group before it sleeps; 0: none does. AwakeTarget is how
+	// IdleAfter is for how long nothing has to happen in a group before it sleeps; 0: none does. KeepAwake is how
 	// many groups stay awake all the same.
-	IdleAfter   time.Duration
-	AwakeTarget int
+	IdleAfter time.Duration
+	KeepAwake int
 	// KindElection is the message kind for elections, KindLearner that for learners.
 	KindElection, KindLearner peer.Kind
 }
@@ -86,7 +86,7 @@ type Host struct {
 	learners  *learners
 	snapshots *snapshots
 	watch     *watch
-	sleepers  *sleepers
+	sleepers  sleepers
 	lag       *lagWatch
 	admission *admission
 	catchUp   catchUpBudget
@@ -128,8 +128,8 @@ func NewHost(c Config) *Host {
 	h.snapshots = newSnapshots(h)
 	h.lag = newLagWatch(&h.config)
 	h.watch = newWatch(h)
-	h.sleepers = newSleepers(h)
-	h.elections.sleep = h.sleepers
+	h.sleepers.init(h)
+	h.elections.sleep = &h.sleepers
 	return h
 }
 

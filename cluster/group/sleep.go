@@ -224,7 +224,7 @@ func (i *instance) rest(led uint64) (r *record) {
 	r.members = i.Configuration()
 	if r.leads {
 		r.leader = i.Node()
-		r.lacks = i.lacking()
+		r.lacks = i.host.silent(r.members)
 	}
 	i.close() // R2: what raft has taken until it has ended is in the log
 	i.host.elections.end(i.spec.Group)
@@ -260,10 +260,10 @@ func (r *record) unload(h *Host, id fsm.GroupID) {
 	}
 }
 
-// lacking returns the members that may not have everything, because their nodes are down.
-func (i *instance) lacking() (nodes []string) {
-	for _, m := range i.Configuration() {
-		if m.Node != i.Node() && !i.host.config.Mesh.Alive(m.Node) {
+// silent returns those members whose nodes are down.
+func (h *Host) silent(members []replica.Member) (nodes []string) {
+	for _, m := range members {
+		if m.Node != h.config.Node && !h.config.Mesh.Alive(m.Node) {
 			nodes = append(nodes, m.Node)
 		}
 	}

@@ -29,10 +29,10 @@ const (
 // sleepers puts groups to sleep in which nothing happens: first those of their members whose nodes are up, then the
 // leader. It wakes those that need a leader, or whose members may lack something.
 type sleepers struct {
-	host   *Host
-	voter  *voter
-	after  time.Duration // how long a group is idle; 0: none sleeps
-	target int           // so many stay awake
+	host  *Host
+	voter *voter
+	after time.Duration // how long a group is idle; 0: none sleeps
+	keep  int           // so many stay awake
 
 	mu    sync.Mutex
 	rests map[fsm.GroupID]*rest // of leaders whose members are being put to sleep
@@ -40,14 +40,15 @@ type sleepers struct {
 
 // rest is which members of a group sleep.
 type rest struct {
-	at     recordedAt
-	asleep map[string]bool
-	asked  bool // once, in vain: the members may not know what is committed
-	found  bool // idle in the present check
+	at        recordedAt
+	asleep    map[string]bool
+	requested bool // once, in vain: the members may not know what is committed
+	found     bool // idle in the present check
 }
 
-func newSleepers(h *Host) *sleepers {
-	return &sleepers{host: h, voter: newVoter(h), after: h.config.IdleAfter, target: h.config.AwakeTarget, rests: map[fsm.GroupID]*rest{}}
+func (s *sleepers) init(h *Host) {
+	s.host, s.voter, s.after, s.keep = h, newVoter(h), h.config.IdleAfter, h.config.KeepAwake
+	s.rests = map[fsm.GroupID]*rest{}
 }
 
 // run looks for groups that may sleep until stop is closed.
@@ -89,7 +90,7 @@ func (s *sleepers) check() {
 		h.elections.send(node, list)
 	}
 	slices.SortFunc(idle, func(a, b idleGroup) int { return a.lastActive().Compare(b.lastActive()) })
-	s.ask(idle[:max(0, min(len(idle), awake-s.target))])
+	s.ask(idle[:max(0, min(len(idle), awake-s.keep))])
 }
 
 // ask has the other members of groups sleep, and then the leaders.
@@ -106,14 +107,14 @@ func (s *sleepers) ask(idle []idleGroup) {
 		}
 		r.found = true
 		if s.awaits(i.instance, r, func(node string) {
-			if r.asked {
+			if r.requested {
 				i.Remind(node)
 			}
 			items[node] = appendItem(items[node], item{kind: itemRest, group: id, term: i.at.raft, position: i.at.Position})
 		}) == 0 {
 			ready = append(ready, i.shell)
 		}
-		r.asked = true
+		r.requested = true
 	}
 	for id, r := range s.rests {
 		if !r.found {
@@ -161,7 +162,7 @@ func (s *sleepers) lie(ready []*Group) {
 func (s *sleepers) receive(kind byte, from string, items []item) {
 	switch kind {
 	case itemRest:
-		s.asked(from, items)
+		s.requested(from, items)
 	case itemRests:
 		s.rested(from, items)
 	case itemVote:
@@ -173,8 +174,8 @@ func (s *sleepers) receive(kind byte, from string, items []item) {
 	}
 }
 
-// asked puts replicas to sleep whose leaders ask for that, and answers for those that do.
-func (s *sleepers) asked(from string, items []item) {
+// requested puts replicas to sleep whose leaders ask for that, and answers for those that do.
+func (s *sleepers) requested(from string, items []item) {
 	s.host.tasks.Go(func() {
 		asleep := make([]bool, len(items))
 		worker.Each(restingAtOnce, items, func(n int, it item) { asleep[n] = s.follow(from, it) })

@@ -265,11 +265,7 @@ func (g *Group) won(term uint64) bool {
 	}
 	w := r.in(term, h.config.Node)
 	w.leads, w.elected = true, true
-	for _, m := range w.members {
-		if m.Node != h.config.Node && !h.config.Mesh.Alive(m.Node) {
-			w.lacks = append(w.lacks, m.Node)
-		}
-	}
+	w.lacks = h.silent(w.members)
 	w.stamper.Begin(h.config.Clock, w.stats.Clock)
 	g.asleep.Store(w)
 	g.arm(w)

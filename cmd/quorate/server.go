@@ -310,7 +310,7 @@ func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *
 		Exit:  os.Exit, Logger: logger, Properties: v091.Properties{Properties: message.Properties{ContinueHistory: s.deadLetters == "3"}}, Fields: message.Fields,
 		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds()), DisconnectedTimeout: fsm.Millis(s.disconnectedTimeout.Milliseconds()), TimeoutAction: catalog.TimeoutAction(s.timeoutAction)},
 		DefaultVHost: s.vhost, DefaultQueueType: s.queueType, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers, Logins: s.logins, Seeds: s.seed.seeds(),
-		MemTableBytes: int64(s.walSize), RetainedBytes: int64(s.retained), Heartbeat: s.raftHeartbeat, IdleAfter: s.idleAfter, AwakeTarget: s.awakeTarget, LeaderlessGrace: s.leaderlessGrace, GroupSize: s.groupSize,
+		MemTableBytes: int64(s.walSize), RetainedBytes: int64(s.retained), Heartbeat: s.raftHeartbeat, IdleAfter: s.idleAfter, KeepAwake: s.keepAwake, LeaderlessGrace: s.leaderlessGrace, GroupSize: s.groupSize,
 		LeaderLocator: catalog.Locator(s.leaderLocator), Watchdog: s.watchdog,
 		MemoryLimit: s.memoryLimit, DiskLimit: s.diskLimit,
 	}

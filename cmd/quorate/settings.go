@@ -116,7 +116,7 @@ type queueSettings struct {
 	leaderlessGrace     time.Duration
 	raftHeartbeat       time.Duration
 	idleAfter           time.Duration
-	awakeTarget         int
+	keepAwake           int
 	watchdog            watchdog.Bounds
 	groupSize           int
 	leaderLocator       string
@@ -210,8 +210,8 @@ var table = slices.Concat([]setting{
 	{"quorum_queue.initial_cluster_size", "3", "1 … 7: replicas of a queue; queues with fewer get more on nodes that have none", number(1, 7, func(s *settings) *int { return &s.groupSize })},
 	{"queue_leader_locator", "client-local", "client-local: the leader of a new queue is the node where it is declared; balanced: the member that leads the fewest", oneOf(func(s *settings) *string { return &s.leaderLocator }, "client-local", "balanced")},
 	{"raft.heartbeat_timeout", "0", "ms, 0 … 60000: timers of raft for queue groups, which cost an idle queue most; 0: none, failures are detected without them. The same on all nodes", duration(time.Millisecond, 0, 60_000, func(s *settings) *time.Duration { return &s.raftHeartbeat })},
-	{"raft.idle_after", "10000", "ms, 0 … 86400000: a queue in which nothing happens for this time sleeps: it has no raft, and no processor or memory but for its messages and a record, until it is used or something in it is due; 0: none sleeps. With `raft.heartbeat_timeout` none does", duration(time.Millisecond, 0, 86_400_000, func(s *settings) *time.Duration { return &s.idleAfter })},
-	{"raft.awake_target", "2000", "0 … 1000000: so many queues of a node stay awake all the same, those that were used last: 75 KiB of memory each", number(0, 1_000_000, func(s *settings) *int { return &s.awakeTarget })},
+	{"raft.idle_after", "0", "ms, 0 … 86400000: experimental: a queue in which nothing happens for this time sleeps: it has no raft, and costs no processor and no memory but for its messages and a record, until it is used or something in it is due; 0: none sleeps. With `raft.heartbeat_timeout` none does. The same on all nodes", duration(time.Millisecond, 0, 86_400_000, func(s *settings) *time.Duration { return &s.idleAfter })},
+	{"raft.awake_target", "2000", "0 … 1000000: with `raft.idle_after`, so many queues of a node stay awake all the same, those that were used last: 75 KiB of memory each", number(0, 1_000_000, func(s *settings) *int { return &s.keepAwake })},
 	{"watchdog.progress_timeout", "2000", "ms, 500 … 600000: a leader of a queue that has work waiting and makes no progress for this time resigns in favour of another member", duration(time.Millisecond, 500, 600_000, func(s *settings) *time.Duration { return &s.watchdog.Progress })},
 	{"watchdog.disk_timeout", "2000", "ms, 500 … 600000: a node whose disk does not complete a read or write for this time gives up its leaderships and withdraws from the cluster until the disk is back", duration(time.Millisecond, 500, 600_000, func(s *settings) *time.Duration { return &s.watchdog.Disk })},
 	{"watchdog.disk_exit_timeout", "30000", "ms, 0 … 86400000: and exits with code 74 after this time; 0: never", diskExit},
