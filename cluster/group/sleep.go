@@ -224,7 +224,7 @@ func (i *instance) rest(led uint64) (r *record) {
 	r.members = i.Configuration()
 	if r.leads {
 		r.leader = i.Node()
-		r.lacks = i.host.silent(r.members)
+		r.lacks = i.host.unreachable(r.members)
 	}
 	i.close() // R2: what raft has taken until it has ended is in the log
 	i.host.elections.end(i.spec.Group)
@@ -260,8 +260,8 @@ func (r *record) unload(h *Host, id fsm.GroupID) {
 	}
 }
 
-// silent returns those members whose nodes are down.
-func (h *Host) silent(members []replica.Member) (nodes []string) {
+// unreachable returns those members whose nodes are down.
+func (h *Host) unreachable(members []replica.Member) (nodes []string) {
 	for _, m := range members {
 		if m.Node != h.config.Node && !h.config.Mesh.Alive(m.Node) {
 			nodes = append(nodes, m.Node)

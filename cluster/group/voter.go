@@ -265,7 +265,7 @@ func (g *Group) won(term uint64) bool {
 	}
 	w := r.in(term, h.config.Node)
 	w.leads, w.elected = true, true
-	w.lacks = h.silent(w.members)
+	w.lacks = h.unreachable(w.members)
 	w.stamper.Begin(h.config.Clock, w.stats.Clock)
 	g.asleep.Store(w)
 	g.arm(w)
