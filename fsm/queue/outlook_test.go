@@ -60,7 +60,7 @@ func TestOutlook(t *testing.T) {
 	d.cmd = logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, Tag: "active", Prefetch: 2}}
 	d.do(t, taker)
 	d.finish(t)
-	if o := d.m.Outlook(); o != (Outlook{SingleActive: "active"}) {
+	if o := d.m.Outlook(); o != (Outlook{SingleActive: "active", Consumers: 1}) {
 		t.Fatalf("in use, all held: %+v", o)
 	}
 	d.cmd = logpb.Command{Kind: logpb.Command_SESSION_DOWN}
