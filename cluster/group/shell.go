@@ -46,10 +46,14 @@ func (g *Group) awake() *instance {
 
 // read gives either the instance or the record of a group.
 func (g *Group) read() (i *instance, r *record) {
-	if r = g.asleep.Load(); r != nil {
-		return nil, r
+	for {
+		if r = g.asleep.Load(); r != nil {
+			return nil, r
+		}
+		if i = g.running.Load(); i != nil {
+			return i, nil
+		} // it has fallen asleep since
 	}
-	return g.running.Load(), nil
 }
 
 // Spec returns what the group was opened with.
