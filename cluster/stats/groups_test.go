@@ -23,6 +23,7 @@ type source struct {
 	machine *queue.Machine // nil: it does nothing
 	viewed  *int           // how often a machine was asked for; nil: it must not be
 	expired func()         // called by Expire; nil: it must not be
+	stopped *group.Quarantine
 }
 
 func of(m *queue.Machine) *source {
@@ -42,7 +43,7 @@ func (s *source) Progress() replica.Progress {
 }
 func (s *source) SnapshotIndex() int64           { return -1 }
 func (s *source) LogBytes() uint64               { return s.stats.Ready.Bytes }
-func (s *source) Quarantined() *group.Quarantine { return nil }
+func (s *source) Quarantined() *group.Quarantine { return s.stopped }
 func (s *source) Expire(time.Duration) error {
 	s.expired()
 	return nil
@@ -132,5 +133,20 @@ func TestDueQueuesAreRead(t *testing.T) {
 		if len(all) != 1 || !slices.Equal(all[0].Expiring, x.counted) || expired != x.expires {
 			t.Errorf("%+v: expired %d times, %v", x, expired, all)
 		}
+	}
+}
+
+// TestQuarantinedQueuesAreMissing: a group that is quarantined while it is read has no numbers to show, not zeros.
+func TestQuarantinedQueuesAreMissing(t *testing.T) {
+	s := &source{spec: group.Spec{Group: 1, Queue: 11}, stats: group.Stats{Listed: true}, stopped: &group.Quarantine{}}
+	q := testQueues(t, 1000, s)
+	if r := q.answer(&peerpb.QueueStatsRequest{}); len(r.Queues) != 0 {
+		t.Errorf("rows: %v", r)
+	}
+	if r := q.answer(&peerpb.QueueStatsRequest{Columns: []string{"messages"}}); len(r.Ids) != 0 {
+		t.Errorf("columns: %v", r)
+	}
+	if r := q.answerTime(&peerpb.TimeRequest{}); len(r.Queues) != 0 {
+		t.Errorf("what comes next: %v", r)
 	}
 }

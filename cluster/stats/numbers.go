@@ -245,8 +245,8 @@ func (q *Queues) answerColumns(req *peerpb.QueueStatsRequest, of []func(s *group
 	}
 	var n group.Stats // one for all
 	for g := range q.led(req.Queues) {
-		n = q.numbersOf(g, end)
-		if n.Phase != queue.Active {
+		var ok bool
+		if n, ok = q.numbersOf(g, end); !ok || n.Phase != queue.Active {
 			continue
 		}
 		r.Ids = append(r.Ids, uint64(g.Spec().Queue))

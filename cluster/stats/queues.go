@@ -124,7 +124,10 @@ func (q *Queues) answer(req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
 	}
 	r := &peerpb.QueueStatsReply{}
 	for g := range q.led(req.Queues) {
-		n := q.numbersOf(g, end)
+		n, ok := q.numbersOf(g, end)
+		if !ok {
+			continue
+		}
 		s := statsOf(g.Spec().Queue, &n, q.c.Clock())
 		if len(req.Queues) > 0 {
 			s.NextDelayedAt, s.LastDelayedAt = int64(n.NextScheduled), int64(n.LastScheduled)
@@ -142,17 +145,17 @@ func (q *Queues) answer(req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
 // soon is within how much of what is due a queue is asked to do it: it knows better whether it is.
 const soon = fsm.Millis(1000)
 
-// numbersOf reads the numbers of a queue. What is due in it is done first, until end.
-func (q *Queues) numbersOf(g Group, end time.Time) group.Stats {
-	n := g.Stats()
-	if n.NextDeadline == 0 || n.NextDeadline > max(q.c.Clock(), n.Clock).Add(soon) {
-		return n
+// numbersOf reads the numbers of a queue. What is due in it is done first, until end. false: it has been quarantined
+// meanwhile, and has none.
+func (q *Queues) numbersOf(g Group, end time.Time) (n group.Stats, ok bool) {
+	n = g.Stats()
+	if n.NextDeadline != 0 && n.NextDeadline <= max(q.c.Clock(), n.Clock).Add(soon) {
+		if left := time.Until(end); left > 0 {
+			_ = g.Expire(left) // late stats are better than none
+			n = g.Stats()
+		}
 	}
-	if left := time.Until(end); left > 0 {
-		_ = g.Expire(left) // late stats are better than none
-		n = g.Stats()
-	}
-	return n
+	return n, g.Quarantined() == nil
 }
 
 // expiring counts the messages of a queue that expire within times from now on; nil: none does.
@@ -474,7 +477,7 @@ func (q *Queues) countAhead(ctx context.Context) *Ahead {
 func (q *Queues) answerTime(req *peerpb.TimeRequest) *peerpb.TimeReply {
 	r := &peerpb.TimeReply{}
 	for g := range q.led(nil) {
-		if n := g.Stats(); n.Phase == queue.Active {
+		if n := g.Stats(); n.Phase == queue.Active && g.Quarantined() == nil {
 			r.Queues = append(r.Queues, timeOf(g, &n, max(q.c.Clock(), n.Clock), req.Within))
 		}
 	}
