@@ -432,10 +432,15 @@ func firstOf(row reflect.Value, paths []string) (map[string]any, error) {
 // isPlain reports whether JSON has no keys within values of a type.
 func isPlain(t reflect.Type) bool {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		if t.Implements(marshaler) {
+			return false // it may write an object
+		}
 		t = t.Elem()
 	}
 	return t.Kind() < reflect.Array || t.Kind() == reflect.String
 }
+
+var marshaler = reflect.TypeFor[json.Marshaler]()
 
 // object converts a value into what JSON makes of it.
 func object(value any) (o any, err error) {
@@ -577,13 +582,23 @@ func fieldsOf(t reflect.Type) map[string]field {
 	return byName
 }
 
-// compareValues compares what valueAt returns.
+// compareValues compares what valueAt returns: what is missing comes before numbers, and these before texts.
 func compareValues(a, b any) int {
 	x, isNumber := a.(float64)
-	if y, ok := b.(float64); ok && isNumber {
+	if y, also := b.(float64); isNumber && also {
 		return cmp.Compare(x, y)
 	}
-	return cmp.Compare(sortable(a), sortable(b))
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(sortable(a), sortable(b)))
+}
+
+func rank(v any) int {
+	switch v.(type) {
+	case nil:
+		return 0
+	case float64:
+		return 1
+	}
+	return 2
 }
 
 func sortable(v any) string {

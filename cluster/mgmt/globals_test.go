@@ -29,6 +29,7 @@ func TestGlobalParameters(t *testing.T) {
 		want{"root", "POST", "/api/definitions", `{"global_parameters":[{"name":"b","value":{"c":1}},{"name":"cluster_name","value":"east"}]}`, 204, ""},
 		want{"root", "GET", "/api/global-parameters/b", "", 200, `{"name":"b","value":{"c":1}}`},
 		want{"root", "GET", "/api/global-parameters/cluster_name", "", 200, `{"name":"cluster_name","value":"east"}`},
+		want{"root", "GET", "/api/global-parameters?columns=value.c", "", 200, `[{"value":{"c":1}},{},{}]`},
 		want{"root", "PUT", "/api/cluster-name", `{"name":"west"}`, 204, ""},
 		want{"root", "GET", "/api/global-parameters/cluster_name", "", 200, `{"name":"cluster_name","value":"west"}`},
 		want{"root", "PUT", "/api/cluster-name", `{"name":""}`, 400, invalid("the name of a cluster should be a non-empty string")},

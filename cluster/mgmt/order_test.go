@@ -1,9 +1,12 @@
 package mgmt
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"testing"
 
@@ -113,4 +116,53 @@ func TestLongLists(t *testing.T) {
 			t.Errorf("%s: leaders were asked about %d", query, w.questions)
 		}
 	}
+}
+
+// TestValuesHaveAnOrder: the order of values is one, also if some of them are numbers and others texts. Else a queue
+// could be on two pages, and another one on none.
+func TestValuesHaveAnOrder(t *testing.T) {
+	all := []any{nil, "", "1z", "95", "true", -1.0, 9.0, 10.0}
+	for _, a := range all {
+		for _, b := range all {
+			for _, c := range all {
+				if compareValues(a, b) < 0 && compareValues(b, c) < 0 && compareValues(a, c) >= 0 {
+					t.Errorf("%v < %v < %v", a, b, c)
+				}
+			}
+			if a == nil && compareValues(a, b) > 0 {
+				t.Errorf("%v comes before what is missing", b)
+			}
+		}
+	}
+}
+
+// TestCutOff: a client that hangs up while a long list is written costs no more questions, and sees that the list is
+// not whole.
+func TestCutOff(t *testing.T) {
+	w := newWorld(t)
+	w.declareMany(4 * largestPage)
+	ctx, hangUp := context.WithCancel(t.Context())
+	r := httptest.NewRequest("GET", "/api/queues", http.NoBody).WithContext(ctx)
+	r.SetBasicAuth("root", "root")
+	d := &hangingUp{ResponseRecorder: httptest.NewRecorder(), after: 2, hangUp: hangUp}
+	defer func() {
+		if p := recover(); p != http.ErrAbortHandler || len(w.questions) != 2 || json.Valid(d.Body.Bytes()) {
+			t.Errorf("%v, questions %d", p, w.questions)
+		}
+	}()
+	w.handler.ServeHTTP(d, r)
+}
+
+// hangingUp is an answer to a client that hangs up after some parts.
+type hangingUp struct {
+	*httptest.ResponseRecorder
+	after  int
+	hangUp func()
+}
+
+func (d *hangingUp) Write(b []byte) (int, error) {
+	if d.after--; d.after == 0 {
+		d.hangUp()
+	}
+	return d.ResponseRecorder.Write(b)
 }
