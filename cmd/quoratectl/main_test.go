@@ -179,7 +179,6 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// TestChanges runs the verbs that change something, and looks at what they send.
 // TestQueuesAskLittle: a list of queues asks for the columns that it shows, and one of those without a leader for no
 // others.
 func TestQueuesAskLittle(t *testing.T) {
@@ -199,6 +198,7 @@ func TestQueuesAskLittle(t *testing.T) {
 	}
 }
 
+// TestChanges runs the verbs that change something, and looks at what they send.
 func TestChanges(t *testing.T) {
 	node, changed := pretendNode(t)
 	for _, test := range []struct {
