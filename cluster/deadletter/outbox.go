@@ -16,8 +16,8 @@ import (
 
 // Sender sends the dead letters of the queues that this node leads.
 //
-// Invariant: an outbox that is not in busy holds no letters, and its queue is in sources of each of its targets.
-// stopped outboxes are in none of the maps.
+// Invariants: an outbox that is not in busy holds no letters, and is in sources of each of its targets, of which none
+// is gone; it is there exactly under its targets. Stopped outboxes are in none of the maps.
 type Sender struct {
 	node       string
 	host       Host
@@ -69,14 +69,14 @@ func (s *Sender) Drop(id fsm.QueueID) {
 	delete(s.outboxes, id)
 	if x != nil {
 		delete(s.busy, x)
-		for _, to := range x.targets {
-			if delete(s.sources[to], x); len(s.sources[to]) == 0 {
-				delete(s.sources, to)
-			}
-		}
+		s.unwatch(x, slices.Collect(maps.Keys(x.targets))...)
 	}
 	if over {
-		maps.Copy(s.busy, s.sources[id])
+		for from := range s.sources[id] {
+			s.busy[from] = struct{}{}
+			delete(from.targets, id)
+		}
+		delete(s.sources, id)
 	}
 	s.mu.Unlock()
 	if x != nil {
@@ -101,13 +101,16 @@ func (s *Sender) Wake() (some bool) {
 	return some
 }
 
-// CheckAll has the next Wake look at all outboxes: it is not known which of their targets are gone.
+// CheckAll has the next Wake look at all outboxes: it is not known which of their targets are gone. Those that
+// are not are watched from then on.
 func (s *Sender) CheckAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, x := range s.outboxes {
 		s.busy[x] = struct{}{}
+		clear(x.targets)
 	}
+	clear(s.sources)
 }
 
 // keepBusy has the next Wake look at an outbox again, unless it has been dropped.
@@ -138,7 +141,30 @@ func (s *Sender) watch(x *outboxSender, targets []queue.DeadLetterTarget) {
 			s.sources[t.ID] = of
 		}
 		of[x] = struct{}{}
-		x.targets = append(x.targets, t.ID)
+		x.targets[t.ID] = struct{}{}
+	}
+}
+
+// anyOver reports whether one of an outbox's targets is gone from the catalog. Those that are nobody watches any more.
+func (s *Sender) anyOver(x *outboxSender, v *catalog.View, targets []queue.DeadLetterTarget) (some bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range targets {
+		if stream.IsOver(v, t.ID) {
+			s.unwatch(x, t.ID)
+			some = true
+		}
+	}
+	return some
+}
+
+// unwatch is the inverse of watch. The caller holds mu.
+func (s *Sender) unwatch(x *outboxSender, targets ...fsm.QueueID) {
+	for _, id := range targets {
+		delete(x.targets, id)
+		if delete(s.sources[id], x); len(s.sources[id]) == 0 {
+			delete(s.sources, id)
+		}
 	}
 }
 
@@ -199,7 +225,7 @@ type outboxSender struct {
 	group  Group
 	id     fsm.SessionID
 
-	targets []fsm.QueueID // in whose Sender.sources it is; guarded by that one's lock
+	targets map[fsm.QueueID]struct{} // in whose Sender.sources it is; guarded by that one's lock
 
 	mu      sync.Mutex
 	streams map[fsm.QueueID]*transfers
@@ -231,7 +257,7 @@ type probe struct {
 func newOutboxSender(s *Sender, from Group) *outboxSender {
 	return &outboxSender{
 		sender: s, group: from, id: fsm.SessionID{Boot: uint64(from.Spec().Queue)},
-		streams: map[fsm.QueueID]*transfers{},
+		targets: map[fsm.QueueID]struct{}{}, streams: map[fsm.QueueID]*transfers{},
 	}
 }
 
@@ -246,8 +272,7 @@ func (x *outboxSender) waiting() bool {
 			}
 		})
 		x.sender.watch(x, targets)
-		view := x.sender.host.View()
-		if holds || slices.ContainsFunc(targets, func(t queue.DeadLetterTarget) bool { return stream.IsOver(view, t.ID) }) {
+		if view := x.sender.host.View(); holds || x.sender.anyOver(x, view, targets) {
 			return true
 		}
 		if len(targets) < targetsAtOnce {

@@ -1,12 +1,14 @@
 package deadletter
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/quorate/quorate/cluster/group/grouptest"
 
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -100,6 +102,67 @@ func TestEmptyOutbox(t *testing.T) {
 	b.lose(b.target(t, "b"))
 	if s.Wake() || len(s.busy)+len(s.sources) > 0 {
 		t.Errorf("of a former leader: %d busy, %d targets", len(s.busy), len(s.sources))
+	}
+}
+
+// TestTargetsComeAndGo: of targets that are gone nothing is kept, however it is learned that they are.
+func TestTargetsComeAndGo(t *testing.T) {
+	b := newLetterbox(t, "stays")
+	s, id := b.w.sender, b.source.Spec().Queue
+	s.outboxes[id] = b.f
+	settle := func() {
+		t.Helper()
+		for range 9 {
+			if !s.Wake() {
+				return
+			}
+			b.run()
+			b.commit(t)
+		}
+		t.Fatal("it never rests")
+	}
+	send := func(body string) {
+		b.die(t, body)
+		s.Forward(b.source)
+		b.drain(t)
+	}
+	for i, lose := range []func(q *catalog.Queue){
+		func(q *catalog.Queue) { b.lose(b.targets[q.ID]) },
+		func(q *catalog.Queue) { // while there are letters
+			b.die(t, "more")
+			s.Forward(b.source)
+			s.Wake()
+			b.lose(b.targets[q.ID])
+			b.drain(t)
+		},
+		func(q *catalog.Queue) { // of which nobody tells
+			b.w.Delete(q)
+			s.CheckAll()
+		},
+		func(q *catalog.Queue) { // it is gone when it is first noted
+			s.Drop(id)
+			b.start()
+			s.outboxes[id] = b.f
+			b.w.Delete(q)
+			s.Forward(b.source)
+			s.Wake()
+			b.run()
+			s.Wake() // once more before it is settled
+			b.commit(t)
+		},
+	} {
+		name := fmt.Sprint("t", i)
+		q := b.addTarget(name)
+		send(name)
+		settle()
+		if _, known := s.sources[q.ID]; !known {
+			t.Fatalf("%d: it is not watched", i)
+		}
+		lose(q)
+		settle()
+		if len(s.sources) != 1 || len(b.f.targets) != 1 {
+			t.Errorf("%d: %d targets are known, %d of the outbox", i, len(s.sources), len(b.f.targets))
+		}
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -49,11 +48,11 @@ type Detector struct {
 	retention fsm.Millis
 	served    int64 // when this node began to serve, ms
 	suspects  suspects
-	removing  atomic.Bool              // local queues are being removed
-	emptied   map[uint32]*catalog.View // by node: the view in which a lost one had no local queues; used while removing only
-	pending   atomic.Bool              // some queue may have outdated knowledge of a node
-	ended     map[uint32]uint64        // the last boots that have ended, by node; used by newBoots only
-	changes   *worker.Worker           // of the catalog
+	removing  atomic.Bool       // local queues are being removed
+	emptied   map[uint32]uint64 // by node: the index of the view in which a lost one had no local queues; used while removing only
+	pending   atomic.Bool       // some queue may have outdated knowledge of a node
+	ended     map[uint32]uint64 // the last boots that have ended, by node; used by newBoots only
+	changes   *worker.Worker    // of the catalog
 	rounds    int
 }
 
@@ -61,7 +60,7 @@ type Detector struct {
 // what they hold.
 func New(n *self.Node, retention fsm.Millis) *Detector {
 	return &Detector{
-		node: n, retention: retention, suspects: suspects{byName: map[string]suspect{}}, ended: map[uint32]uint64{}, emptied: map[uint32]*catalog.View{},
+		node: n, retention: retention, suspects: suspects{byName: map[string]suspect{}}, ended: map[uint32]uint64{}, emptied: map[uint32]uint64{},
 		changes: worker.New(worker.Options{}),
 	}
 }

@@ -3,11 +3,13 @@ package failure
 import (
 	"bytes"
 	"log/slog"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
@@ -234,6 +236,25 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Of a lost node's local queues nothing is looked for again before the catalog changes; and nothing of a view is kept.
+func TestEmptied(t *testing.T) {
+	w := newWorld(t)
+	n, _ := w.View().Node(1)
+	w.detector.removeLocal(n)
+	at := weak.Make(w.View())
+	if w.detector.emptied[1] != w.View().Index() {
+		t.Errorf("emptied at %d", w.detector.emptied[1])
+	}
+	w.MustQueue("q")
+	for range 9 {
+		runtime.GC()
+	}
+	if at.Value() != nil {
+		t.Error("an old view is kept")
+	}
+	runtime.KeepAlive(w)
 }
 
 // A panic in one thing that the detector does leaves the other alone.

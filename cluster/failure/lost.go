@@ -43,7 +43,7 @@ func (d *Detector) givenUp(n *logpb.NodeState) bool {
 // it either: the node that is cut off may be this one.
 func (d *Detector) removeLocal(n *logpb.NodeState) {
 	view := d.node.View()
-	if d.emptied[n.Number] == view {
+	if d.emptied[n.Number] == view.Index() {
 		return
 	}
 	var removals []*logpb.CatalogCommand
@@ -53,7 +53,7 @@ func (d *Detector) removeLocal(n *logpb.NodeState) {
 		}
 	}
 	if len(removals) == 0 {
-		d.emptied[n.Number] = view
+		d.emptied[n.Number] = view.Index()
 		return
 	}
 	if d.unheard(d.node.Life(), n) {

@@ -97,10 +97,7 @@ func (r *Reconciler) Check(ids ...fsm.GroupID) { r.queue.Add(ids...) }
 
 // checkSome checks the groups that have a reason, and some others, in turn.
 func (r *Reconciler) checkSome() {
-	var nodes []string
-	for _, n := range r.node.view().Nodes() {
-		nodes = append(nodes, fmt.Sprint(n.Name, n.Boot != 0, n.Draining, r.node.online(n.Name)))
-	}
+	nodes := knownOf(r.node.view().Nodes(), r.node.online)
 	due := r.open.due(!slices.Equal(nodes, r.nodes))
 	r.nodes = nodes
 	if len(r.left) == 0 {
@@ -117,6 +114,15 @@ func (r *Reconciler) checkSome() {
 		}
 	}
 	r.left = r.left[some:]
+}
+
+// knownOf says of nodes what matters for who may get a replica. One that has gone and come back meanwhile, as
+// another boot or as another node of its name, is not the one that it was.
+func knownOf(all []*logpb.NodeState, online func(string) bool) (list []string) {
+	for _, n := range all {
+		list = append(list, fmt.Sprint(n.Number, n.Boot, n.Draining, online(n.Name)))
+	}
+	return list
 }
 
 // CheckAll checks all groups led by this node.

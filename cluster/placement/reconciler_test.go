@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // TestOpenGroups: groups that have the members that they should are not checked again; those that lack some are when
@@ -31,4 +32,27 @@ func TestOpenGroups(t *testing.T) {
 	due(true, 2, 3)
 	o.note(3, false, true)
 	due(false, 3)
+}
+
+// TestKnownOf: a node that comes, goes or comes back is another one, also between two looks.
+func TestKnownOf(t *testing.T) {
+	up := true
+	known := func(n *logpb.NodeState) string {
+		n.Name = "n1"
+		return knownOf([]*logpb.NodeState{n}, func(string) bool { return up })[0]
+	}
+	was := known(&logpb.NodeState{Number: 1, Boot: 1 << 16})
+	if same := known(&logpb.NodeState{Number: 1, Boot: 1 << 16}); same != was {
+		t.Errorf("%s is not %s", same, was)
+	}
+	for _, other := range []*logpb.NodeState{
+		{Number: 1}, {Number: 1, Boot: 2 << 16}, {Number: 2, Boot: 1 << 16}, {Number: 1, Boot: 1 << 16, Draining: true},
+	} {
+		if known(other) == was {
+			t.Errorf("%v is not another one", other)
+		}
+	}
+	if up = false; known(&logpb.NodeState{Number: 1, Boot: 1 << 16}) == was {
+		t.Error("it is down")
+	}
 }

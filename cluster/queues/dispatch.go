@@ -112,6 +112,7 @@ func (x *Queues) Led(g *group.Group, term uint64) {
 		x.Routes.Lose(spec.Queue, x.node.Name())
 		return
 	}
+	x.terms.Add(1)
 	x.Routes.Lead(spec.Queue, x.node.Name(), term)
 	if g.IsLocal() {
 		return // all nodes know, and the queue has no past

@@ -69,8 +69,9 @@ type Queues struct {
 	// Of the watch.
 	watched []*stream.Route
 	sources sourcePass
-	rounds  int // multiples of watchEvery that have passed
-	wait    int // of which the last round is ago
+	terms   atomic.Uint64 // see sourcesKnown
+	rounds  int           // multiples of watchEvery that have passed
+	wait    int           // of which the last round is ago
 }
 
 // host is this node as used by command streams and dead letters.
@@ -269,42 +270,50 @@ func (x *Queues) round() (waits bool) {
 
 // endSources ends the sessions of queues that are gone, at the queues that this node leads.
 func (x *Queues) endSources() {
-	x.sources.round(x.node.View(), x.node.Groups.Led, func(id fsm.GroupID, v *catalog.View) (more bool) {
+	now := sourcesKnown{x.node.View(), x.terms.Load()}
+	x.sources.round(now, x.node.Groups.Led, func(id fsm.GroupID, v *catalog.View) (more bool) {
 		g := x.node.Groups.Group(id)
 		return g != nil && g.Leading() != 0 && deadletter.EndSources(g, v)
 	})
 }
 
 // sourcePass goes through all queues that this node leads, some per round, if the catalog has changed since a
-// pass began that has come to its end: such a session holds a few bytes, and nobody waits for its end.
+// pass began that has come to its end, or this node leads another one: its last leader may not have come to it.
+// Such a session holds a few bytes, and nobody waits for its end.
 type sourcePass struct {
-	done *catalog.View // nil: no pass has come to its end
-	view *catalog.View // when the present one began
-	left []fsm.GroupID // to be looked at
+	done  sourcesKnown  // zero: no pass has come to its end
+	began sourcesKnown  // the present one
+	left  []fsm.GroupID // to be looked at
+}
+
+// sourcesKnown is what it depends on whether a queue led here has a session of one that is gone.
+type sourcesKnown struct {
+	view  *catalog.View
+	terms uint64 // in which this node has led queues so far
 }
 
 // sourcesAtOnce is how many queues a round looks at: of 70,000 that a node leads, all in 12 minutes.
 const sourcesAtOnce = 500
 
 // round looks at some queues. end ends what it can at one, and reports whether it is to be looked at again.
-func (p *sourcePass) round(v *catalog.View, led func() []*group.Group, end func(fsm.GroupID, *catalog.View) (more bool)) {
+func (p *sourcePass) round(now sourcesKnown, led func() []*group.Group, end func(fsm.GroupID, *catalog.View) (more bool)) {
 	if len(p.left) == 0 {
-		if v == p.done {
+		if now == p.done {
 			return
 		}
-		p.view = v
+		p.began = now
 		for _, g := range led() {
 			p.left = append(p.left, g.Spec().Group)
 		}
 	}
 	for range min(len(p.left), sourcesAtOnce) {
 		id := p.left[0]
-		if p.left = p.left[1:]; end(id, v) {
+		if p.left = p.left[1:]; end(id, now.view) {
 			p.left = append(p.left, id)
 		}
 	}
 	if len(p.left) == 0 {
-		p.done = p.view
+		p.done = p.began
 	}
 }
 

@@ -65,8 +65,8 @@ func TestPeeks(t *testing.T) {
 	}
 }
 
-// TestSourcePass: after a change of the catalog each led queue is looked at, some per round and again as long as
-// there is something to end; without one, none is.
+// TestSourcePass: after a change of the catalog, and once this node leads another one, each led queue is looked at, some
+// per round and again as long as there is something to end; without one, none is.
 func TestSourcePass(t *testing.T) {
 	w := newWorld(t)
 	const led = sourcesAtOnce + 3
@@ -78,7 +78,7 @@ func TestSourcePass(t *testing.T) {
 	var p sourcePass
 	round := func() (looked int) {
 		before := total
-		p.round(w.View(), func() []*group.Group { return groups }, func(id fsm.GroupID, _ *catalog.View) bool {
+		p.round(sourcesKnown{w.View(), w.queues.terms.Load()}, func() []*group.Group { return groups }, func(id fsm.GroupID, _ *catalog.View) bool {
 			total++
 			looks[id]++
 			return id == 1 && looks[id] < wants
@@ -93,6 +93,10 @@ func TestSourcePass(t *testing.T) {
 	w.MustQueue("newer") // during a pass: another one follows
 	if b, c, d, e := round(), round(), round(), round(); b != 3 || c != sourcesAtOnce || d != 3 || e != 0 {
 		t.Errorf("after changes: %d, %d, %d, %d", b, c, d, e)
+	}
+	w.queues.Led(groups[0], 2)
+	if b, c, d := round(), round(), round(); b != sourcesAtOnce || c != 3 || d != 0 {
+		t.Errorf("after a change of leader: %d, %d, %d", b, c, d)
 	}
 }
 

@@ -55,7 +55,7 @@ type Sums struct {
 type Table struct {
 	mu      sync.Mutex
 	newest  moment // of the samples
-	checked any    // Exists.Of when it was last checked what the cluster has
+	checked any    // Exists.Of when it was last checked what the cluster has; nil: an object has come since
 	at      int64  // slot in which that was
 	busy    []object
 	pairs   int // of channels, exchanges and queues that are counted; ≤ maxPairs
@@ -192,7 +192,7 @@ func entry[K comparable](t *Table, in map[K]*series, key K) *series {
 	s := in[key]
 	if s == nil {
 		s = &series{}
-		in[key] = s
+		in[key], t.checked = s, nil
 	}
 	t.use(s)
 	return s
@@ -203,7 +203,7 @@ func (t *Table) queue(id fsm.QueueID, vhost string) *queueSeries {
 	s := t.queues[id]
 	if s == nil {
 		s = &queueSeries{vhost: vhost}
-		t.queues[id] = s
+		t.queues[id], t.checked = s, nil
 	}
 	t.use(s)
 	return s

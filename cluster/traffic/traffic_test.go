@@ -250,6 +250,9 @@ func TestCheckedSeldom(t *testing.T) {
 	if first, same, changed := sample(1), sample(1), sample(2); first != 3 || same != 0 || changed != 3 {
 		t.Errorf("asked %d, %d without a change, %d after one", first, same, changed)
 	}
+	if set(4); sample(2) != 4 {
+		t.Error("an object that is new may be gone from the cluster already")
+	}
 	set(3 * dropAtOnce)
 	if a, b, c, d := sample(3), sample(3), sample(3), sample(3); a+b+c+d != 3*dropAtOnce {
 		t.Errorf("of many: %d, %d, %d, %d", a, b, c, d)

@@ -125,6 +125,7 @@ func TestRestoreRefuses(t *testing.T) {
 		"node number":        func(s *logpb.CatalogSnapshot) { s.NextNode = 1 },
 		"exchange type":      func(s *logpb.CatalogSnapshot) { s.Exchanges[0].Type = "round" },
 		"no members":         func(s *logpb.CatalogSnapshot) { s.Queues[0].Declared.Members = nil },
+		"local on no node":   func(s *logpb.CatalogSnapshot) { s.Queues[0].Declared.Local, s.Queues[0].Declared.Members = true, nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s logpb.CatalogSnapshot

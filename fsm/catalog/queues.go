@@ -378,7 +378,7 @@ func (q *Queue) ends() (nodes [2]fsm.NodeID) {
 	if q.Exclusive {
 		nodes[0] = q.Owner.Node
 	}
-	if q.Local {
+	if q.Local && len(q.declaredMembers) > 0 { // a damaged snapshot may have it on none; Check says so
 		nodes[1] = q.Home()
 	}
 	return nodes
