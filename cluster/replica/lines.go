@@ -73,9 +73,14 @@ func (l raftLogger) IsError() bool { return true }
 
 // isUsual reports whether a line is about what happens at every start and every
 // join, although raft warns of it: a follower that hears of no leader yet stands
-// for election, and a new one has no entries that could be compared.
+// for election, and a new one has no entries that could be compared. One that has slept is told again what it has
+// applied.
 func isUsual(line string) bool {
-	return line == "heartbeat timeout reached, starting election" || line == "failed to get previous log"
+	switch line {
+	case "heartbeat timeout reached, starting election", "failed to get previous log", "skipping application of old log":
+		return true
+	}
+	return false
 }
 
 func (l raftLogger) log(level slog.Level, line string, args []any) {

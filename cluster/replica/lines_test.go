@@ -16,6 +16,7 @@ func TestUsualLinesAreNoWarnings(t *testing.T) {
 	l := NewLogger(&LogGate{Now: time.Now}, slog.New(slog.NewTextHandler(&log, nil)))
 	l.Warn("heartbeat timeout reached, starting election", "last-leader-addr", "", "last-leader-id", "")
 	l.Warn("failed to get previous log", "previous-index", 3, "last-index", 0, "error", "log not found")
+	l.Warn("skipping application of old log", "index", 3)
 	l.Error("failed to pipeline appendEntries", "peer", "n2", "error", fmt.Errorf("no pipeline: %w", errLags))
 	l.Info("entering follower state")
 	l.Warn("failed to contact", "server-id", "n2", "time", "501ms")
