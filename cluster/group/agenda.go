@@ -387,7 +387,16 @@ func (e *elections) tellWaiting(due []*election, r *electionRound) {
 // Want says that somebody at this node waits for a group to have a leader. Members are its nodes; this one
 // need not be among them. Who goes on waiting says so again: a member may not have noticed yet that the
 // leader is gone.
-func (h *Host) Want(group fsm.GroupID, members []string) { h.elections.want(group, members) }
+func (h *Host) Want(group fsm.GroupID, members []string) {
+	h.elections.want(group, members)
+	wish := item{kind: itemWant, group: group}
+	if h.groups.sleeper(group) == nil {
+		return
+	}
+	if _, wakes := h.sleepers.heard(h.config.Node, wish); wakes {
+		h.sleepers.disturbed(h.config.Node, appendItem(nil, wish))
+	}
+}
 
 // want records that somebody at this node waits for a group to have a leader, and tells its members.
 func (e *elections) want(id fsm.GroupID, members []string) {

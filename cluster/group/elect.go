@@ -62,8 +62,10 @@ type elections struct {
 
 // sleeping is what elections need of groups that sleep, or are to.
 type sleeping interface {
-	// heard returns the group that an item concerns if it wakes for that, or else the answer for it.
-	heard(from string, it item) (g electable, answer []byte)
+	// heard returns the answer for an item, or that the group which it concerns has to wake for it.
+	heard(from string, it item) (answer []byte, wakes bool)
+	// disturbed wakes the groups that items concern and then has them received. It does not wait.
+	disturbed(from string, items []byte)
 	// receive takes items of a kind that concerns groups that sleep, or are to.
 	receive(kind byte, from string, items []item)
 }
@@ -428,10 +430,10 @@ func (r *electionRound) alive(v *election) []string {
 
 // receive processes positions from another member and answers those that ask.
 func (e *elections) receive(from string, items []byte, now time.Time) {
-	var answer []byte
+	var answer, disturbs []byte
 	offers := map[string][]byte{}
 	var cessions []cession
-	var asleep map[byte][]item
+	asleep := map[byte][]item{}
 	for len(items) >= itemSize {
 		it := parseItem(items)
 		items = items[itemSize:]
@@ -439,17 +441,15 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 		case !it.sound():
 			continue
 		case it.kind == itemRest, it.kind == itemRests, it.kind == itemVote, it.kind == itemVoted, it.kind == itemWon:
-			if asleep == nil {
-				asleep = map[byte][]item{}
-			}
 			asleep[it.kind] = append(asleep[it.kind], it)
 			continue
 		}
 		g := e.find(it.group)
 		if g == nil && e.sleep != nil {
-			var of []byte
-			g, of = e.sleep.heard(from, it)
-			answer = append(answer, of...)
+			of, wakes := e.sleep.heard(from, it)
+			if answer = append(answer, of...); wakes {
+				disturbs = appendItem(disturbs, it)
+			}
 		}
 		if g == nil || it.kind == itemIdle {
 			continue // a leader that is awake asks
@@ -486,6 +486,9 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 	if e.sleep != nil {
 		for kind, items := range asleep {
 			e.sleep.receive(kind, from, items)
+		}
+		if len(disturbs) > 0 {
+			e.sleep.disturbed(from, disturbs)
 		}
 	}
 	for leader, items := range offers {

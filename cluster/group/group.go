@@ -80,9 +80,10 @@ type instance struct {
 	began      int64         // when it was opened or woken, in ns
 	resumes    *record       // what it wakes from; nil: it is opened
 	resumed    atomic.Uint64 // the term that its leader has slept in, until it serves again
+	users      atomic.Int64  // calls that keep it awake
 	watched    atomic.Bool   // see watch
 	ledIn      atomic.Uint64 // term of the last leader that was seen; 0: none was
-	wantedAt   atomic.Int64  // when somebody last waited for a leader, in ns; 0: nobody has
+	wish       wish          // for a leader
 }
 
 // Open starts this node's replica of a group, for the first time or again.
@@ -500,12 +501,16 @@ func (g *instance) resignedLately() bool {
 // lastLed implements electable.
 func (g *instance) lastLed() uint64 { return g.ledIn.Load() }
 
-// want implements electable.
-func (g *instance) want(now time.Time) { g.wantedAt.Store(now.UnixNano()) }
+// want implements electable. A replica that has woken searches if the leader that it remembers is waited for in vain.
+func (g *instance) want(now time.Time) {
+	if g.wish.note(now) && g.resumes != nil && leaderless(g) {
+		search(g)
+	}
+}
 
 // wanted implements electable.
 func (g *instance) wanted(now time.Time) bool {
-	at := g.wantedAt.Load()
+	at := g.wish.last.Load()
 	return at != 0 && now.UnixNano()-at < int64(wantValid)
 }
 

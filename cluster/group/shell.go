@@ -50,9 +50,9 @@ func (g *Group) read() (i *instance, r *record) {
 		if r = g.asleep.Load(); r != nil {
 			return nil, r
 		}
-		if i = g.running.Load(); i != nil {
+		if i = g.running.Load(); i != nil { // else it has fallen asleep since
 			return i, nil
-		} // it has fallen asleep since
+		}
 	}
 }
 
@@ -220,10 +220,31 @@ func (g *Group) View(f func(m *queue.Machine)) {
 // The state is frozen between two entries, in the time that a snapshot takes, and
 // hashed outside of the lock.
 func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
-	if i := g.wake(); i != nil {
-		return i.HashAt(at, wait)
+	end := time.Now().Add(wait)
+	err = g.with(replica.ErrNotReached, func(i *instance) (err error) {
+		index, hash, err = i.HashAt(at, time.Until(end))
+		return err
+	})
+	return index, hash, err
+}
+
+// with does something with the instance, which does not fall asleep meanwhile: if it is about to, the next one does it. It
+// returns ended if the group has ended.
+func (g *Group) with(ended error, f func(i *instance) error) error {
+	for {
+		i := g.wake()
+		if i == nil {
+			return ended
+		}
+		i.users.Add(1)
+		err := f(i)
+		i.users.Add(-1)
+		if err == nil || !i.IsClosed() || i.IsLocal() || g.ended.Load() {
+			return err
+		}
+		g.changing.Lock() // until it sleeps
+		g.changing.Unlock()
 	}
-	return 0, "", replica.ErrNotReached
 }
 
 // Replay gives a queue's history on this node to a reader, up to the last entry
@@ -310,10 +331,7 @@ func (g *Group) Now() fsm.Time {
 // Barrier lets followers learn what is committed, by committing an entry without content. Only the
 // leader can do this.
 func (g *Group) Barrier(timeout time.Duration) error {
-	if i := g.wake(); i != nil {
-		return i.order.barrier(timeout)
-	}
-	return replica.ErrNotLeading
+	return g.change(func(i *instance) error { return i.order.barrier(timeout) })
 }
 
 // Expire proposes ticks until nothing is due, so that counts read afterwards include no expired
@@ -322,10 +340,7 @@ func (g *Group) Expire(timeout time.Duration) error {
 	if r := g.asleep.Load(); r != nil && r.leads && (r.stats.NextDeadline == 0 || r.stats.NextDeadline > r.now(g.host)) {
 		return nil
 	}
-	if i := g.wake(); i != nil {
-		return i.Expire(timeout)
-	}
-	return replica.ErrNotLeading
+	return g.change(func(i *instance) error { return i.Expire(timeout) })
 }
 
 // Add makes a node a non-voting member. Only the leader can do this.
@@ -364,10 +379,7 @@ func (g *Group) Snapshot(ctx context.Context) error {
 
 // change does what only a leader that is awake does.
 func (g *Group) change(f func(i *instance) error) error {
-	if i := g.wake(); i != nil {
-		return f(i)
-	}
-	return replica.ErrNotLeading
+	return g.with(replica.ErrNotLeading, f)
 }
 
 // Submit queues commands for the log. Those for a leader that sleeps wait until it is awake.

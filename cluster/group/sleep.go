@@ -55,6 +55,9 @@ type record struct {
 	live     uint64        // bytes of payloads
 	stamper  clock.Stamper // the leader's
 	missed   atomic.Bool   // somebody was refused who waits for word of the leader
+	process  [16]byte      // of the leader's node
+	noted    time.Time     // since when this is the leader
+	wish     wish          // for a leader
 
 	mu      sync.Mutex
 	machine *queue.Machine // nil: state is in its place, or it is being woken
@@ -189,7 +192,9 @@ func (g *Group) slept(r *record) {
 // doze has a leader take nothing more, if nothing is under way, and returns its term; a follower's is 0.
 func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
 	l := &i.leadership
-	l.changing.Lock()
+	if !l.changing.TryLock() {
+		return 0, false // whoever has it may wait for other members
+	}
 	defer l.changing.Unlock()
 	led = l.term.Load()
 	if led != 0 && (l.serving() != led || !i.proposer.doze()) {
@@ -197,7 +202,7 @@ func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
 	}
 	performs, _ := i.outgoing.progress()
 	term, leads := i.LeadsIn()
-	if !performs && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
+	if !performs && i.users.Load() == 0 && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
 		return led, true
 	}
 	if led != 0 {
@@ -218,6 +223,7 @@ func (i *instance) rouse(led uint64) {
 
 // rest ends the instance and records where it was. If the record is not level, the group has to be woken again.
 func (i *instance) rest(led uint64) (r *record) {
+	_, before := i.Role()
 	r = &record{since: time.Now(), leads: led != 0, leader: i.order.leader(), replay: i.usage.replay.Load(), snapshot: i.order.snapshot()}
 	future := i.Raft().GetConfiguration()
 	r.config, r.configAt = future.Configuration(), future.Index()
@@ -242,6 +248,10 @@ func (i *instance) rest(led uint64) (r *record) {
 		return r
 	}
 	r.level = last == r.at.Index && r.leads == (led != 0)
+	if term != before && !r.leads {
+		r.leader, r.level = "", false
+	}
+	i.host.sleepers.sign(r)
 	r.missed.Store(i.proposer.missed())
 	if r.leads {
 		r.stamper = i.proposer.stamp()
@@ -284,37 +294,72 @@ func (g *Group) wake() *instance {
 	case g.ended.Load():
 		return nil
 	}
+	if g.host.sleepers.restarted(r) {
+		r = r.in(r.at.raft, "")
+		g.asleep.Store(r)
+	}
 	g.slept(r)
 	i := g.host.resume(g, r)
 	g.settle(i, r)
+	g.host.attend(i, r)
 	return i
 }
 
-// settle has everybody turn to the instance.
+// settle has everybody turn to the instance. A leader that does not serve yet waits for other members, and nobody waits
+// for it: what has been submitted to it goes on when it serves, or back.
 func (g *Group) settle(i *instance, r *record) {
 	g.mu.Lock()
 	waiting := g.waiting
 	g.waiting = nil
 	g.asleep.Store(nil)
-	var refused []Batch
+	begins := r.leads && i.leadership.term.Load() == 0
+	if !begins {
+		waiting = submitAll(i, waiting)
+	}
+	g.mu.Unlock()
+	switch {
+	case begins:
+		g.host.tasks.Go(func() {
+			i.review()
+			tellRefused(i, submitAll(i, waiting))
+			deny(i)
+		})
+		return
+	case r.leads && r.missed.Load():
+		i.announce(i.leadership.term.Load())
+	}
+	tellRefused(i, waiting)
+}
+
+// submitAll submits what has waited for the group to wake, and returns what was refused.
+func submitAll(i *instance, waiting []Batch) (refused []Batch) {
 	for _, b := range waiting {
 		if i.proposer.submit(b) != nil {
 			refused = append(refused, b)
 		}
 	}
-	g.mu.Unlock()
-	for _, from := range origins(nil, refused) {
-		g.host.config.Outside.Undecided(g, from)
-	}
-	switch serves := i.leadership.term.Load(); {
-	case r.leads && serves == 0:
-		i.announce(0)
-	case r.leads && r.missed.Load():
-		i.announce(serves)
+	return refused
+}
+
+// tellRefused tells those who have submitted batches that they have to do so again.
+func tellRefused(i *instance, batches []Batch) {
+	for _, from := range origins(nil, batches) {
+		i.host.config.Outside.Undecided(i.shell, from)
 	}
 }
 
-// resume runs the raft of a group that sleeps again, from where it was: a leader in its term, without a vote.
+// deny tells everybody that this replica does not lead if that is so.
+func deny(i *instance) {
+	l := &i.leadership
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if l.term.Load() == 0 {
+		i.announce(0)
+	}
+}
+
+// resume runs the raft of a group that sleeps again, from where it was: a leader in its term, without a vote. It
+// waits for no other member.
 func (h *Host) resume(g *Group, r *record) *instance {
 	h.ticker.remove(g)
 	store, err := h.config.Store.Group(g.spec.Group)
@@ -340,7 +385,6 @@ func (h *Host) resume(g *Group, r *record) *instance {
 	g.running.Store(i)
 	h.groups.add(i)
 	is := i.Raft()
-	is.RegisterObserver(raft.NewObserver(h.observed, true, wanted))
 	if r.leads {
 		limit := time.NewTimer(resumeWait)
 		defer limit.Stop()
@@ -351,14 +395,28 @@ func (h *Host) resume(g *Group, r *record) *instance {
 			i.slog.Warn("a leader that has slept does not lead")
 		}
 	}
-	if i.IsLearner() {
-		h.learners.begin(g.spec.Group, i)
+	if term, leads := i.LeadsIn(); leads && term == i.resumed.Load() {
+		i.review() // R1: there is nothing to wait for
 	}
-	if !r.leads && (r.leader == "" || !h.config.Mesh.Alive(r.leader)) {
+	return i
+}
+
+// attend has the host act on changes of an instance that has woken, and on those that it has missed.
+func (h *Host) attend(i *instance, r *record) {
+	is := i.Raft()
+	is.RegisterObserver(raft.NewObserver(h.observed, true, wanted))
+	if i.IsLearner() {
+		h.learners.begin(i.spec.Group, i)
+	}
+	if i.IsLeader() && i.leadership.term.Load() == 0 {
+		h.tasks.Go(i.review)
+	}
+	switch leader := i.Replica.Leader(); {
+	case leader != "":
+		h.leaderSeen(i, leader)
+	case r.leads, r.leader == "", !h.config.Mesh.Alive(r.leader):
 		h.elections.begin(i)
 	}
-	i.review()
-	return i
 }
 
 // arm has the node wake the group when something is due.

@@ -3,6 +3,7 @@ package group
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -22,6 +23,9 @@ const (
 	wakesPerSecond = 500
 	// dueSoon is how long before something is due a group is woken whose leader's node has died.
 	dueSoon = fsm.Millis(10_000)
+	// sweepEvery is how often orphans are looked for, and orphanAfter how long a replica without a leader is one.
+	sweepEvery  = time.Second
+	orphanAfter = 2 * time.Second
 	// sleepless bounds how many times longer a group is idle before it sleeps again if it was soon woken each time.
 	sleepless = 32
 )
@@ -33,6 +37,10 @@ type sleepers struct {
 	voter *voter
 	after time.Duration // how long a group is idle; 0: none sleeps
 	keep  int           // so many stay awake
+
+	sweeping atomic.Bool
+
+	processes sync.Map // by node: the incarnation of the newest one that has been up
 
 	mu    sync.Mutex
 	rests map[fsm.GroupID]*rest // of leaders whose members are being put to sleep
@@ -54,7 +62,14 @@ func (s *sleepers) init(h *Host) {
 // run looks for groups that may sleep until stop is closed.
 func (s *sleepers) run(stop <-chan struct{}) {
 	if s.after > 0 && s.host.config.Heartbeat == 0 { // else the members of one that sleeps would stand for election
-		worker.Every(stop, min(s.after/sleepChecks, longestSleepWait), s.check)
+		swept := time.Now()
+		worker.Every(stop, min(s.after/sleepChecks, longestSleepWait), func() {
+			s.check()
+			if now := time.Now(); now.Sub(swept) >= sweepEvery {
+				swept = now
+				s.sweep(now)
+			}
+		})
 	}
 }
 
@@ -294,45 +309,106 @@ func (h *Host) pause(d time.Duration) bool {
 	}
 }
 
-// heard gives the group that an item of another node concerns, which sleeps; nil: it goes on sleeping. An answer is
-// given for it.
-func (s *sleepers) heard(from string, it item) (g electable, answer []byte) {
-	shell := s.host.groups.sleeper(it.group)
-	if shell == nil {
-		return nil, nil
+// heard answers an item of another node that concerns a group which sleeps, or says that the group has to be woken for it.
+func (s *sleepers) heard(from string, it item) (answer []byte, wakes bool) {
+	shell := s.host.Group(it.group)
+	if shell == nil || shell.IsLocal() {
+		return nil, false
 	}
 	r := shell.asleep.Load()
-	if r == nil {
-		return s.instance(shell), nil
-	}
-	if it.kind == itemIdle {
+	switch {
+	case r == nil:
+		return nil, it.kind != itemIdle // it has just woken
+	case it.kind == itemIdle:
 		if r.leads && r.level && r.at == (recordedAt{it.position, it.term}) {
 			it.kind = itemRest
-			return nil, appendItem(nil, it)
+			return appendItem(nil, it), false
 		}
-		return nil, nil
+		return nil, false
+	case it.kind == itemAsk, it.kind == itemOutOfReach, it.kind == itemOffer, s.host.withdrawn.Load():
+		return nil, true
 	}
-	led := !r.leads && r.leader != from && s.host.config.Mesh.Alive(r.leader)
-	switch {
-	case it.kind == itemAsk && led && it.term <= r.at.raft:
-		return nil, appendItem(nil, item{kind: itemLed, group: it.group, term: r.at.raft, position: r.at.Position})
-	case it.kind == itemAsk, it.kind == itemOutOfReach, it.kind == itemOffer, !led && !r.leads, s.host.withdrawn.Load():
-		return s.instance(shell), nil
-	}
-	return nil, nil
+	led := r.leads || r.leader != from && s.host.config.Mesh.Alive(r.leader) && !s.restarted(r)
+	return nil, !led || it.kind == itemWant && !r.leads && r.wish.note(time.Now())
 }
 
-// instance wakes a group for an election.
-func (s *sleepers) instance(g *Group) electable {
-	if i := g.wake(); i != nil {
-		return i
-	}
-	return nil
+// disturbed wakes the groups that items of another node concern, and then has them heard. It does not wait.
+func (s *sleepers) disturbed(from string, items []byte) {
+	h := s.host
+	h.tasks.Go(func() {
+		worker.Each(restingAtOnce, slices.Collect(slices.Chunk(items, itemSize)), func(_ int, it []byte) {
+			if g := h.Group(parseItem(it).group); g != nil {
+				if i := g.wake(); i != nil && leaderless(i) {
+					search(i)
+				}
+			}
+		})
+		h.elections.receive(from, items, time.Now())
+	})
 }
 
-// PeerChanged passes on that a node has come or gone.
+// leaderless reports whether raft knows of no leader.
+func leaderless(i *instance) bool { return i.Replica.Leader() == "" }
+
+// search begins an election if there is none.
+func search(i *instance) {
+	if !i.host.elections.runs(i.spec.Group) {
+		i.host.elections.begin(i)
+	}
+}
+
+// wish is when somebody has first and last waited for a leader, in ns. Who finds one that leads asks no more.
+type wish struct{ first, last atomic.Int64 }
+
+// note notes that somebody waits, and reports whether that has gone on for long.
+func (w *wish) note(now time.Time) bool {
+	if at := now.UnixNano(); at-w.last.Swap(at) >= int64(wantValid) {
+		w.first.Store(at)
+	}
+	return now.UnixNano()-w.first.Load() >= int64(wantValid)
+}
+
+// sweep sees to it that every replica without a leader looks for one, be it that its leader's node has been restarted since:
+// those that sleep are woken, and those that have woken and heard of no leader search.
+func (s *sleepers) sweep(now time.Time) {
+	h := s.host
+	for _, i := range h.groups.replicas(leaderless) {
+		if leader := i.Leader(); !i.IsClosed() && (leader == "" || !h.config.Mesh.Alive(leader) || s.restarted(i.resumes)) {
+			search(i)
+		}
+	}
+	orphans := h.groups.sleepers(func(_ *Group, r *record) bool {
+		return !r.leads && (r.leader == "" && now.Sub(r.noted) >= orphanAfter || s.restarted(r))
+	})
+	if len(orphans) > 0 && s.sweeping.CompareAndSwap(false, true) {
+		h.tasks.Go(func() {
+			defer s.sweeping.Store(false)
+			s.wakeAll(orphans, func() bool { return true })
+		})
+	}
+}
+
+// sign notes which process of its node leads a group.
+func (s *sleepers) sign(r *record) {
+	r.process, r.noted = s.process(r.leader), time.Now()
+}
+
+func (s *sleepers) process(node string) (of [16]byte) {
+	if p, ok := s.processes.Load(node); ok {
+		of = p.([16]byte)
+	}
+	return of
+}
+
+// restarted reports whether the leader's node has been restarted since: it leads no more (R4).
+func (s *sleepers) restarted(r *record) bool {
+	return r != nil && !r.leads && r.leader != "" && s.process(r.leader) != r.process
+}
+
+// peerChanged passes on that a node has come or gone.
 func (s *sleepers) peerChanged(ev peer.Event) {
 	if ev.Up {
+		s.processes.Store(ev.Node, ev.Incarnation)
 		s.up(ev.Node)
 	} else {
 		s.down(ev.Node)

@@ -242,15 +242,30 @@ func (v *voter) lead(won []item) {
 	}
 }
 
-// heard takes up who leads groups that sleep here.
+// heard takes up who leads groups that sleep here. It does not wait for those that wake.
 func (v *voter) heard(from string, items []item) {
-	for _, it := range items {
-		if g := v.host.groups.sleeper(it.group); g != nil && g.changing.TryLock() {
-			if r := g.asleep.Load(); r != nil && !r.leads && r.at == (recordedAt{it.position, it.term}) {
-				g.asleep.Store(r.in(it.term, from))
+	v.host.tasks.Go(func() {
+		for _, it := range items {
+			if g := v.host.groups.sleeper(it.group); g != nil {
+				g.lost(from, it)
 			}
-			g.changing.Unlock()
 		}
+	})
+}
+
+// lost takes up that another member has won. Who leads in an earlier term has missed the vote, and finds out by leading.
+func (g *Group) lost(from string, it item) {
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	r := g.asleep.Load()
+	switch {
+	case r == nil || g.ended.Load():
+	case r.leads && r.at.raft < it.term:
+		g.call()
+	case !r.leads && r.at == (recordedAt{it.position, it.term}):
+		n := r.in(it.term, from)
+		g.host.sleepers.sign(n)
+		g.asleep.Store(n)
 	}
 }
 
@@ -279,7 +294,7 @@ func (r *record) in(term uint64, leader string) *record {
 	n := &record{
 		at: recordedAt{r.at.Position, term}, leader: leader, members: r.members, config: r.config, configAt: r.configAt,
 		snapshot: r.snapshot, stats: r.stats, settings: r.settings, since: r.since, level: r.level, failed: r.failed,
-		replay: r.replay, origin: r.origin, live: r.live, machine: r.machine, state: r.state, woken: r.woken,
+		replay: r.replay, origin: r.origin, live: r.live, machine: r.machine, state: r.state, woken: r.woken, noted: time.Now(),
 	}
 	n.missed.Store(r.missed.Load())
 	r.machine, r.state, r.woken = nil, nil, true

@@ -1,0 +1,152 @@
+package group
+
+import (
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// mustOpenValved opens one group, in which a message waits, on three hosts whose links go through a valve, and waits until
+// it sleeps.
+func mustOpenValved(t *testing.T, tune ...any) (c *trio, v *valve, all []*Group) {
+	t.Helper()
+	v = &valve{shut: map[string]bool{}, conns: map[*valveConn]bool{}}
+	c = mustTrio(t, append(tune, sleepy, v.tune)...)
+	g := c.mustOpen(1)[0]
+	mustSubmit(t, g, enqueues(1, -1, "a"))
+	await(t, "the message is taken", func() bool { return ready(g) == 1 })
+	return c, v, c.mustSleep(1)
+}
+
+// believe has a replica that sleeps know another leader, or none.
+func (g *Group) believe(term uint64, leader string) {
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	n := g.asleep.Load().in(term, leader)
+	g.host.sleepers.sign(n)
+	g.asleep.Store(n)
+}
+
+// A leader that was elected asleep has to hear from a majority before it serves. Who wakes it does not wait for that, nor
+// does anybody who needs the group meanwhile, and it takes what was submitted to it when there is one.
+func TestWakeWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	_, v, all := mustOpenValved(t, func(c *Config) { c.Progress = patience }) // it does not give up
+	g := all[1]
+	term := all[0].Term() + 1
+	for _, r := range all {
+		r.believe(term, "")
+	}
+	if !g.won(term) {
+		t.Fatal("it does not lead")
+	}
+	v.set(g.host.config.Node, true)
+	mustSubmit(t, g, enqueues(2, -1, "b"))
+	awake := make(chan bool)
+	go func() {
+		i := g.wake()
+		g.sleep(func(*instance) bool { return true })
+		awake <- i != nil
+	}()
+	select {
+	case is := <-awake:
+		if !is || g.Leading() != 0 {
+			t.Error("it sleeps, or serves without a majority")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("who wakes the group waits for other members")
+	}
+	v.set(g.host.config.Node, false)
+	await(t, "the message that has waited is taken", func() bool { return ready(g) == 2 })
+}
+
+// Replicas that sleep and know no leader, since an election was given up, find one.
+func TestSleepersWithoutLeaderFindOne(t *testing.T) {
+	t.Parallel()
+	c, _, all := mustOpenValved(t)
+	for _, g := range all {
+		g.believe(g.Term(), "")
+	}
+	await(t, "another leads", func() bool { return c.leads(1) })
+	c.mustServe(1, 2)
+}
+
+// leads reports whether a group has a leader that serves.
+func (c *trio) leads(id fsm.GroupID) bool {
+	for _, h := range c.hosts {
+		if g := h.Group(id); !h.closed && g != nil && g.Leading() != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// A leader's node is back before the others lose patience, in another process, which leads nothing. They do not wait for
+// its replica to say so: it may be opened late.
+func TestSleepersOfRestartedLeaderFindAnother(t *testing.T) {
+	t.Parallel()
+	c, v, all := mustOpenValved(t)
+	i := 0
+	for k, h := range c.hosts {
+		if h.Host == all[0].host {
+			i = k
+		}
+	}
+	c.hosts[i].shut(t)
+	for _, g := range all[1:] {
+		await(t, "it is down", func() bool { return !g.host.config.Mesh.Alive(trioNames[i]) })
+	}
+	l, err := net.Listen("tcp", c.nodes[trioNames[i]].Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.nodes[trioNames[i]] = l
+	c.hosts[i] = mustHostOf(t, c.hosts[i].dir, trioNames[i], c.nodes, slog.New(slog.NewTextHandler(c.log, nil)), sleepy, v.tune)
+	await(t, "another leads", func() bool { return c.leads(1) })
+	c.mustOpenAt(c.hosts[i], 1)
+	c.mustServe(1, 2)
+}
+
+// Whoever waits for a leader gets one, although each replica takes another one that is up for the leader.
+func TestWishWakesSleepersThatNobodyLeads(t *testing.T) {
+	t.Parallel()
+	c, _, all := mustOpenValved(t)
+	for k, g := range all {
+		g.believe(g.Term(), all[(k+1)%3].host.config.Node)
+	}
+	said := time.Time{}
+	await(t, "one leads", func() bool {
+		if time.Since(said) > time.Second/5 {
+			said = time.Now()
+			c.hosts[0].Want(1, trioNames)
+		}
+		return c.leads(1)
+	})
+	c.mustServe(1, 2)
+}
+
+// A replica does not fall asleep while somebody waits for an entry.
+func TestWaitKeepsAwake(t *testing.T) {
+	t.Parallel()
+	c, _, all := mustOpenValved(t)
+	g, at := all[1], all[0].AppliedIndex()+10
+	hash := make(chan string)
+	go func() {
+		_, h, _ := g.HashAt(at, patience)
+		hash <- h
+	}()
+	await(t, "it is awake", func() bool { return !g.Asleep() })
+	await(t, "somebody waits", func() bool { return g.in().users.Load() > 0 })
+	if g.sleep(func(*instance) bool { return true }) {
+		t.Error("it falls asleep")
+	}
+	for seq := uint64(2); g.AppliedIndex() < at; seq++ {
+		c.mustServe(1, seq)
+	}
+	if <-hash == "" {
+		t.Error("nobody waits any more")
+	}
+}
