@@ -45,6 +45,7 @@ type applier struct {
 	mu      sync.Mutex
 	machine *queue.Machine
 	effects fsm.Effects
+	given   bool   // the machine, to the record of a replica that sleeps
 	stopped bool   // the machine has failed: an empty one replaces it
 	origin  uint64 // of the machine, see raftlog.Group.Origin
 	known   uint64 // demand.boots when the boots of nodes were listed last
@@ -281,13 +282,18 @@ func (a *applier) waiting(serves bool, s *settings) (w waiting, ok bool) {
 	return w, true
 }
 
-// view runs f on the machine between two entries. If the group turns out to be quarantined
+// view runs f on the machine between two entries, unless that has been given away. If the group turns out to be quarantined
 // afterwards, what f has set must be discarded.
-func (a *applier) view(f func(m *queue.Machine)) {
+func (a *applier) view(f func(m *queue.Machine)) (here bool) {
 	defer a.guard.contain("read the machine")
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.given {
+		return false
+	}
+	here = true // also if f panics
 	f(a.machine)
+	return here
 }
 
 // moreDue reports whether the machine still has work that is due at its own

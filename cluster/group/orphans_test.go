@@ -3,6 +3,7 @@ package group
 import (
 	"log/slog"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
@@ -23,7 +24,10 @@ func mustOpenValved(t *testing.T, tune ...any) (c *trio, v *valve, all []*Group)
 
 // believe has a replica that sleeps know another leader, or none.
 func (g *Group) believe(term uint64, leader string) {
-	g.changing.Lock()
+	for g.changing.Lock(); !g.Asleep(); g.changing.Lock() { // it may just have been asked again whether it sleeps
+		g.changing.Unlock()
+		runtime.Gosched()
+	}
 	defer g.changing.Unlock()
 	n := g.asleep.Load().in(term, leader)
 	g.host.sleepers.sign(n)

@@ -201,8 +201,9 @@ func (g *Group) Guard(doing string, f func()) (ok bool) {
 func (g *Group) View(f func(m *queue.Machine)) {
 	for {
 		if i := g.running.Load(); i != nil {
-			i.View(f)
-			return
+			if i.applier.view(f) {
+				return
+			}
 		}
 		if r := g.asleep.Load(); r != nil && r.view(g.host, &g.spec, f) {
 			return
@@ -228,23 +229,21 @@ func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string
 	return index, hash, err
 }
 
-// with does something with the instance, which does not fall asleep meanwhile: if it is about to, the next one does it. It
-// returns ended if the group has ended.
+// with does something with the instance, which does not fall asleep meanwhile. It returns ended if the group has ended.
 func (g *Group) with(ended error, f func(i *instance) error) error {
-	for {
-		i := g.wake()
-		if i == nil {
-			return ended
+	for g.wake() != nil {
+		g.changing.Lock() // nobody falls asleep
+		i := g.awake()
+		if i != nil {
+			i.users.Add(1)
 		}
-		i.users.Add(1)
-		err := f(i)
-		i.users.Add(-1)
-		if err == nil || !i.IsClosed() || i.IsLocal() || g.ended.Load() {
-			return err
-		}
-		g.changing.Lock() // until it sleeps
 		g.changing.Unlock()
+		if i != nil {
+			defer i.users.Add(-1)
+			return f(i)
+		}
 	}
+	return ended
 }
 
 // Replay gives a queue's history on this node to a reader, up to the last entry

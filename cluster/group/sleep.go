@@ -256,6 +256,9 @@ func (i *instance) rest(led uint64) (r *record) {
 	if r.leads {
 		r.stamper = i.proposer.stamp()
 	}
+	i.applier.mu.Lock()
+	defer i.applier.mu.Unlock()
+	i.applier.given = true
 	if err := r.keep(i.applier.machine); err != nil {
 		r.machine = i.applier.machine
 	}

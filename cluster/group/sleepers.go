@@ -441,11 +441,12 @@ func (i *instance) idle(long time.Duration) (at recordedAt, ok bool) {
 	return at, at.Term != 0 && i.applier.rests(func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
 }
 
-// follows reports whether a replica has all that a leader has, and has applied it.
+// follows reports whether a replica has all that a leader has, and has applied it. A candidate of the term that has lost
+// is one for raft as long as it is awake.
 func (i *instance) follows(leader string, want recordedAt) bool {
 	is := i.Raft()
 	role, term := i.Role()
-	return role == raft.Follower && term == want.raft && i.Leader() == leader && !i.IsLearner() && !i.barred() && i.usage.writing.Load() == 0 &&
+	return role != raft.Leader && term == want.raft && i.Leader() == leader && !i.IsLearner() && !i.barred() && i.usage.writing.Load() == 0 &&
 		is.LastIndex() == want.Index && is.AppliedIndex() == want.Index && i.LastStored() == want.Index && i.LogEnd() == want.Position
 }
 

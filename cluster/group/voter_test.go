@@ -170,7 +170,7 @@ func TestTakeoverNeedsMajority(t *testing.T) {
 	await(t, "the message is taken", func() bool { return ready(g) == 1 })
 	g = c.mustSleep(1)[1]
 	r, v := g.asleep.Load(), g.host.sleepers.voter
-	g.asleep.Store(r.in(r.at.raft, ""))
+	g.believe(r.at.raft, "")
 	it := item{kind: itemVote, group: 1, term: r.at.raft + 1, position: r.at.Position}
 	self := g.host.config.Node
 	if len(v.vote(self, []item{it})) != 1 {
