@@ -140,6 +140,8 @@ func TestSleeperVotes(t *testing.T) {
 		{"a later term", other, 2, longer, g, true},
 	} {
 		term := r.at.raft + x.term
+		x.of.changing.Lock() // who has it is passed over
+		x.of.changing.Unlock()
 		is := x.of.host.sleepers.voter.vote(x.candidate, []item{{kind: itemVote, group: 1, term: term, position: x.position}})
 		if (len(is) == 1) != x.votes {
 			t.Errorf("%s: %v", x.what, is)
