@@ -226,7 +226,7 @@ func (g *instance) connectProposer() {
 	g.proposer.queued.back = backpressure{demand: &g.demand, floor: &h.admission.floor, crowded: h.admission.crowded, check: g.proposer.checkHeld}
 	g.timer = timer{ticker: h.ticker, applier: &g.applier, proposer: &g.proposer, lead: &g.leadership, guard: &g.guard}
 	g.settings = settings{
-		wanted: func() *QueueConfig { return h.wantedSettings(&g.spec) }, view: g.View, submit: g.Submit, active: g.proposer.active, spawn: h.tasks.Go,
+		wanted: func() *QueueConfig { return h.wantedSettings(&g.spec) }, view: g.View, submit: g.proposer.submit, active: g.proposer.active, spawn: h.tasks.Go,
 		leads:  func() bool { return g.leadership.term.Load() != 0 },
 		ending: g.Ending(), guard: &g.guard, slog: g.slog,
 	}
@@ -525,9 +525,6 @@ func (g *instance) patience() time.Duration {
 // Spec returns what the group was opened with.
 func (g *instance) Spec() Spec { return g.spec }
 
-// Leading returns the term in which this replica leads and serves, or 0.
-func (g *instance) Leading() uint64 { return g.leadership.serving() }
-
 // Term returns the raft term of this replica.
 func (g *instance) Term() uint64 { return g.order.term() }
 
@@ -537,17 +534,6 @@ func (g *instance) Leader() string { return g.order.leader() }
 // View runs f on the machine between two entries. f must be quick, and must neither change nor
 // retain the machine. If the group turns out to be quarantined afterwards, discard what f has set.
 func (g *instance) View(f func(m *queue.Machine)) { g.applier.view(f) }
-
-// HashAt returns the hash of the machine's state at an entry, and the index of that
-// entry. at 0 stands for the newest one. If at is above the newest one, it waits for
-// the first entry from there on. Replicas that are asked for the same entry before
-// they have applied it return the same index and, if they are equal, the same hash.
-//
-// The state is frozen between two entries, in the time that a snapshot takes, and
-// hashed outside of the lock.
-func (g *instance) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
-	return g.applier.probes.HashAt(at, wait, g.Ending())
-}
 
 // Replay gives a queue's history on this node to a reader, up to the last entry
 // that was applied when it began. It may fail because a snapshot was replaced
@@ -636,10 +622,6 @@ func (g *instance) Stored(at Shared) []byte {
 	return payloads[at.Offset:end:end]
 }
 
-// Barrier lets followers learn what is committed, by committing an entry without content. Only the
-// leader can do this.
-func (g *instance) Barrier(timeout time.Duration) error { return g.order.barrier(timeout) }
-
 // Expire proposes ticks until nothing is due, so that counts read afterwards include no expired
 // message. It gives up after timeout.
 func (g *instance) Expire(timeout time.Duration) error {
@@ -649,7 +631,7 @@ func (g *instance) Expire(timeout time.Duration) error {
 			return replica.ErrNotLeading
 		}
 		g.proposer.proposeTick()
-		if err := g.Barrier(timeout); err != nil {
+		if err := g.order.barrier(timeout); err != nil {
 			return fmt.Errorf("expire due messages: %w", err)
 		}
 		if time.Now().After(end) {

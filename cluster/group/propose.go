@@ -609,9 +609,6 @@ type incoming struct {
 // any reports whether commands wait that were submitted.
 func (q *queued) any() bool { return len(q.incoming)+len(q.light)+len(q.heavy) > 0 }
 
-// Submit queues commands for the log.
-func (g *instance) Submit(b Batch) error { return g.proposer.submit(b) }
-
 // submit queues commands for the log: those of a session in the order of their numbers, each once. Of
 // copies, those that have been applied are answered again; so is at once what comes too early, with the
 // number that is expected. It does not wait for the machine: it is called for links that carry other

@@ -82,13 +82,6 @@ func (w *guard) quarantine(doing string, panicked any, stopped bool) {
 	}
 }
 
-// Guard does something for this group alone. A panic goes no further: it
-// quarantines the group on this node. Guard reports whether there was none.
-//
-// The locks that f takes must be released by defer, or hold nothing that can
-// panic: what has the lock after a panic keeps it for ever.
-func (g *instance) Guard(doing string, f func()) (ok bool) { return g.guard.run(doing, f) }
-
 // Quarantined says why the group does not lead on this node; nil: it may.
 func (g *instance) Quarantined() *Quarantine { return g.guard.quarantined.Load() }
 

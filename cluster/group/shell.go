@@ -191,7 +191,7 @@ func (g *Group) LiftQuarantine() error {
 // panic: what has the lock after a panic keeps it for ever.
 func (g *Group) Guard(doing string, f func()) (ok bool) {
 	if i := g.wake(); i != nil {
-		return i.Guard(doing, f)
+		return i.guard.run(doing, f)
 	}
 	return false
 }
@@ -223,7 +223,7 @@ func (g *Group) View(f func(m *queue.Machine)) {
 func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
 	end := time.Now().Add(wait)
 	err = g.with(replica.ErrNotReached, func(i *instance) (err error) {
-		index, hash, err = i.HashAt(at, time.Until(end))
+		index, hash, err = i.applier.probes.HashAt(at, time.Until(end), i.Ending())
 		return err
 	})
 	return index, hash, err
