@@ -205,10 +205,13 @@ func (w watchedFile) SyncData() error {
 	return w.File.SyncData()
 }
 
-// SyncTo implements vfs.File. It begins to write, and makes nothing durable.
-func (w watchedFile) SyncTo(length int64) (bool, error) {
+// SyncTo implements vfs.File. It begins to write, and makes nothing durable, unless the filesystem can only sync all.
+func (w watchedFile) SyncTo(length int64) (full bool, err error) {
 	defer w.d.end(w.d.write())
-	return w.File.SyncTo(length)
+	if full, err = w.File.SyncTo(length); full {
+		w.d.syncs.Add(1)
+	}
+	return full, err
 }
 
 const (
