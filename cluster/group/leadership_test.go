@@ -199,9 +199,12 @@ func TestEntriesOfFailover(t *testing.T) {
 			g := nodes.mustOpen(1)[0]
 			mustSubmit(t, g, enqueues(1, c.ttl, "m"))
 			await(t, "the message", func() bool { return ready(g) == 1 })
-			last, dead := g.in().LastIndex(), nodes.host(g)
+			last, dead := uint64(0), nodes.host(g)
 			for _, r := range nodes.replicas(1) {
-				await(t, "the entry everywhere", func() bool { return r.in().LastIndex() == last })
+				await(t, "the entry everywhere", func() bool {
+					last = g.in().LastIndex()
+					return r.in().LastIndex() == last
+				})
 			}
 			changed.Store(c.settings)
 			dead.shut(t)

