@@ -97,6 +97,16 @@ func TestSleepersAreTakenOver(t *testing.T) {
 // A replica that sleeps votes as raft would if it was awake.
 func TestSleeperVotes(t *testing.T) {
 	t.Parallel()
+	for tries := 1; !sleeperVotes(t); tries++ {
+		if tries == 10 {
+			t.Fatal("something wakes it each time")
+		}
+	}
+}
+
+// sleeperVotes returns false if the replica was woken meanwhile: the machine is slow.
+func sleeperVotes(t *testing.T) bool {
+	t.Helper()
 	c := mustTrio(t, sleepy)
 	g := c.mustOpen(1)[0]
 	mustSubmit(t, g, enqueues(1, -1, "a"))
@@ -118,9 +128,10 @@ func TestSleeperVotes(t *testing.T) {
 			t.Fatal(err)
 		}
 		v, err := log.Get([]byte(key))
-		if err != nil || !store.Unload(1) {
-			t.Fatalf("the group stays in memory, or %v", err)
+		if err != nil {
+			t.Fatal(err)
 		}
+		store.Unload(1) // unless it has been woken
 		return fmt.Sprintf("%x", v)
 	}
 	for _, x := range []struct {
@@ -144,10 +155,13 @@ func TestSleeperVotes(t *testing.T) {
 		x.of.changing.Lock() // who has it is passed over
 		x.of.changing.Unlock()
 		is := x.of.host.sleepers.voter.vote(x.candidate, []item{{kind: itemVote, group: 1, term: term, position: x.position}})
+		now := x.of.asleep.Load()
+		if now == nil {
+			return false
+		}
 		if (len(is) == 1) != x.votes {
 			t.Errorf("%s: %v", x.what, is)
 		}
-		now := x.of.asleep.Load()
 		if is, want := stored(x.of, raftlog.TermKey), fmt.Sprintf("%016x", now.at.raft); is != want {
 			t.Errorf("%s: the term on disk is %s, in the record %s", x.what, is, want)
 		}
@@ -162,6 +176,7 @@ func TestSleeperVotes(t *testing.T) {
 	if is := g.host.sleepers.voter.vote(leader, []item{{kind: itemVote, group: 1, term: r.at.raft + 9, position: longer}}); len(is) > 0 {
 		t.Error("the voter votes for a group that is awake")
 	}
+	return true
 }
 
 // Nobody leads with fewer votes than a majority, with votes of another term, or with the same one twice.
