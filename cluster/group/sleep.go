@@ -101,11 +101,7 @@ func (r *record) view(h *Host, spec *Spec, f func(m *queue.Machine)) bool {
 	if r.woken {
 		return false
 	}
-	m := r.machine
-	if m == nil {
-		m = h.restored(*spec, r.state)
-	}
-	f(m)
+	f(r.held(h, spec))
 	return true
 }
 
@@ -113,41 +109,33 @@ func (r *record) view(h *Host, spec *Spec, f func(m *queue.Machine)) bool {
 func (r *record) take(h *Host, spec *Spec) *queue.Machine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m := r.machine
-	if m == nil {
-		m = h.restored(*spec, r.state)
-	}
+	m := r.held(h, spec)
 	r.machine, r.state, r.woken = nil, nil, true
 	return m
 }
 
-// restored returns a machine with a state that one on this node has written.
-func (h *Host) restored(spec Spec, state []byte) *queue.Machine {
-	m := h.newMachine(spec)
-	if err := m.Restore(bytes.NewReader(state)); err != nil {
+// held returns the machine. The caller holds mu.
+func (r *record) held(h *Host, spec *Spec) *queue.Machine {
+	if r.machine != nil {
+		return r.machine
+	}
+	m := h.newMachine(*spec)
+	if err := m.Restore(bytes.NewReader(r.state)); err != nil {
 		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the state that it sleeps with: %v", spec.Group, err))
 	}
 	return m
 }
 
-// keep puts the machine into the record.
-func (r *record) keep(m *queue.Machine) error {
-	r.stats, r.settings = StatsOf(m), m.Config()
-	view := m.Snapshot()
+// keep puts the machine into the record, encoded if that is small.
+func (r *record) keep(m *queue.Machine) {
+	r.machine, r.stats, r.settings = m, StatsOf(m), m.Config()
 	if s := &r.stats; s.Ready.Messages+s.Unacknowledged.Messages > 0 || s.Consumers > 0 {
-		r.machine = m
-		return nil
+		return
 	}
 	var b bytes.Buffer
-	if _, err := view.WriteTo(&b); err != nil {
-		return err
+	if _, err := m.Snapshot().WriteTo(&b); err == nil && b.Len() <= maxStateBytes {
+		r.machine, r.state = nil, slices.Clip(b.Bytes())
 	}
-	if b.Len() > maxStateBytes {
-		r.machine = m
-		return nil
-	}
-	r.state = slices.Clip(b.Bytes())
-	return nil
 }
 
 // sleep puts a replica to sleep that is level with the others. A leader does so when mayRest says that its members
@@ -259,9 +247,7 @@ func (i *instance) rest(led uint64) (r *record) {
 	i.applier.mu.Lock()
 	defer i.applier.mu.Unlock()
 	i.applier.given = true
-	if err := r.keep(i.applier.machine); err != nil {
-		r.machine = i.applier.machine
-	}
+	r.keep(i.applier.machine)
 	return r
 }
 
