@@ -246,7 +246,7 @@ func enqueues(first uint64, ttl fsm.Millis, bodies ...string) Batch {
 	return b
 }
 
-func mustSubmit(t *testing.T, g *Group, b Batch) {
+func mustSubmit(t testing.TB, g *Group, b Batch) {
 	t.Helper()
 	if err := g.Submit(b); err != nil {
 		t.Fatal(err)

@@ -119,8 +119,8 @@ func (r *record) held(h *Host, spec *Spec) *queue.Machine {
 	if r.machine != nil {
 		return r.machine
 	}
-	m := h.newMachine(*spec)
-	if err := m.Restore(bytes.NewReader(r.state)); err != nil {
+	m, err := queue.Restored(spec.Name, spec.Queue, h.config.Newest, bytes.NewReader(r.state))
+	if err != nil {
 		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the state that it sleeps with: %v", spec.Group, err))
 	}
 	return m
@@ -306,6 +306,9 @@ func (g *Group) settle(i *instance, r *record) {
 		waiting = submitAll(i, waiting)
 	}
 	g.mu.Unlock()
+	if !i.proposer.busy() {
+		i.BeginWithout()
+	}
 	switch {
 	case begins:
 		g.host.tasks.Go(func() {
@@ -355,17 +358,23 @@ func (h *Host) resume(g *Group, r *record) *instance {
 	if err != nil {
 		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: open its log: %v", g.spec.Group, err))
 	}
-	i := newInstance(h, g, store, h.config.Logger.With("queue", g.spec.Name, "vhost", g.spec.VHost, "group", g.spec.Group))
+	var m *queue.Machine
+	if r.failed {
+		m = h.newMachine(g.spec)
+	} else {
+		m = r.take(h, &g.spec)
+	}
+	i := newInstance(h, g, store, m, groupLogger(h.config.Logger, &g.spec))
 	i.applier.log = store
 	i.order = replicated{i}
 	i.leadership.withdrawn = &h.withdrawn
 	if !r.failed {
-		i.applier.machine, i.applier.origin = r.take(h, &g.spec), r.origin
-		store.Started(i.applier.machine.Live, i.applier.machine.Index())
+		i.applier.origin = r.origin
+		store.Started(m.Live, m.Index())
 		i.usage.toReplay(r.replay)
 		i.resumes = r
 	}
-	if r.leads && r.level && !r.elected {
+	if r.serves() {
 		i.resumed.Store(r.at.raft)
 	}
 	if err := i.openRaft(); err != nil {
@@ -397,7 +406,10 @@ func (h *Host) attend(i *instance, r *record) {
 	if i.IsLearner() {
 		h.learners.begin(i.spec.Group, i)
 	}
-	if i.IsLeader() && i.leadership.term.Load() == 0 {
+	if leads := i.IsLeader(); leads != (i.leadership.term.Load() != 0) {
+		if !leads {
+			i.TenureEnded()
+		}
 		h.tasks.Go(i.review)
 	}
 	switch leader := i.Replica.Leader(); {
@@ -426,9 +438,12 @@ func (g *Group) fire() {
 	}
 }
 
+// serves reports whether the replica serves as soon as it is awake: R1 and R2.
+func (r *record) serves() bool { return r.leads && r.level && !r.elected }
+
 // resumption is where raft goes on.
 func (r *record) resumption() *replica.Resumption {
-	return &replica.Resumption{Leads: r.leads, Term: r.at.raft, At: r.at.Position, Members: r.config, MembersAt: r.configAt}
+	return &replica.Resumption{Leads: r.leads, Serves: r.serves(), Term: r.at.raft, At: r.at.Position, Members: r.config, MembersAt: r.configAt}
 }
 
 // reconfigure has the group take up changed settings if this node leads it.
