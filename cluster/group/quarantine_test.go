@@ -154,6 +154,30 @@ func (c *trio) mustServe(id fsm.GroupID, seq uint64) *Group {
 	return leader
 }
 
+// mustTake gives a batch to each leader of a group, as publishers do, until one has taken it: there have been so many
+// messages then. What a leader was given is lost if another follows it.
+func (c *trio) mustTake(id fsm.GroupID, b Batch, enqueued uint64) {
+	c.t.Helper()
+	given := uint64(0)
+	await(c.t, "the message is taken", func() (taken bool) {
+		for _, h := range c.hosts {
+			g := h.Group(id)
+			if h.closed || g == nil {
+				continue
+			}
+			term := g.Leading()
+			if term == 0 {
+				continue
+			}
+			if term > given && g.Submit(b) == nil {
+				given = term
+			}
+			g.View(func(m *queue.Machine) { taken = taken || m.Stats().Counters.Enqueued == enqueued })
+		}
+		return taken
+	})
+}
+
 // poison makes work for a group panic on a host from now on, or no longer.
 func (n *lone) poison(id fsm.GroupID, yes bool) {
 	n.outside.mu.Lock()
@@ -429,63 +453,4 @@ func breakMachine(g *Group) {
 	g.in().applier.mu.Lock()
 	defer g.in().applier.mu.Unlock()
 	g.in().applier.machine = nil
-}
-
-// A quarantined member does not stand, and has no slot that others wait for.
-func TestElectQuarantined(t *testing.T) {
-	for _, tc := range []struct {
-		name   string
-		barred string
-		longer []string // members with the longest log
-		leader string   // empty: nobody stands
-	}{
-		{"the first", "a", nil, "b"},
-		{"two", "ab", nil, "c"},
-		{"with the longest log", "a", []string{"a"}, "b"},
-		{"all", "abc", nil, ""},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			p := newPretend(t, "a", "b", "c")
-			for _, name := range p.order {
-				n := p.nodes[name]
-				n.quarantined = strings.Contains(tc.barred, name)
-				if slices.Contains(tc.longer, name) {
-					n.log.Index++
-				}
-				n.start()
-			}
-			p.mustElect(tc.leader)
-		})
-	}
-}
-
-// A leader in raft's eyes that is quarantined hands over at once to a member
-// that is not, and if there is none, as soon as there is.
-func TestElectInsteadOfQuarantined(t *testing.T) {
-	p := newPretend(t, "a", "b", "c")
-	for _, name := range p.order {
-		n := p.nodes[name]
-		n.open, n.leader, n.quarantined = true, "a", name != "c"
-	}
-	p.nodes["c"].log.Index--
-	p.nodes["c"].log.Term = 2
-	p.nodes["a"].start()
-	p.run(100 * time.Millisecond)
-	if len(p.stories) != 2 || !strings.HasSuffix(p.stories[0], "a yields to c") {
-		t.Fatalf("what happens: %q", p.stories)
-	}
-	p.mustLead("c")
-
-	p.stories = nil
-	p.nodes["c"].quarantined = true
-	p.nodes["c"].start()
-	p.run(10 * time.Second)
-	p.mustCampaign()
-	p.nodes["b"].quarantined = false
-	p.nodes["b"].log = position(2, 9)
-	p.run(2 * time.Second)
-	if len(p.stories) != 2 || !strings.HasSuffix(p.stories[0], "c yields to b") {
-		t.Fatalf("what happens: %q", p.stories)
-	}
-	p.mustLead("b")
 }

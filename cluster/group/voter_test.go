@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
@@ -16,11 +17,9 @@ import (
 func (c *trio) mustSleepSoon(n int) (ids []fsm.GroupID) {
 	c.t.Helper()
 	for id := fsm.GroupID(1); int(id) <= n; id++ {
-		mustSubmit(c.t, c.mustOpen(id)[0], enqueues(1, dueSoon-1000, "a"))
+		c.mustOpen(id)
+		c.mustTake(id, enqueues(1, dueSoon-1000, "a"), 1)
 		ids = append(ids, id)
-	}
-	for _, id := range ids {
-		await(c.t, "the message is taken", func() bool { return ready(c.mustLead(id)) == 1 })
 	}
 	for _, id := range ids {
 		c.mustSleep(id)
@@ -45,14 +44,15 @@ func (c *trio) left(id fsm.GroupID) (all []*Group) {
 func TestSleepersAreTakenOver(t *testing.T) {
 	t.Parallel()
 	c := mustTrio(t, sleepy)
-	ids := c.mustSleepSoon(16)
-	terms := map[fsm.GroupID]uint64{}
-	for _, id := range ids {
-		all := c.mustSleep(id)
-		if all[0].host.config.Node != trioNames[0] {
-			t.Fatalf("group %d is led by %s", id, all[0].host.config.Node)
+	all, ids, terms := c.mustSleepSoon(16), []fsm.GroupID(nil), map[fsm.GroupID]uint64{}
+	for _, id := range all {
+		if g := c.mustSleep(id)[0]; g.host.config.Node == trioNames[0] { // others have moved, since the machine is slow
+			ids = append(ids, id)
+			terms[id] = g.Term()
 		}
-		terms[id] = all[0].Term()
+	}
+	if len(ids) == 0 {
+		t.Fatal("it leads none")
 	}
 	c.mustStop(0)
 	leaders, exact := map[string]int{}, 0
@@ -77,12 +77,12 @@ func TestSleepersAreTakenOver(t *testing.T) {
 	if exact == 0 {
 		t.Error("none has been taken over asleep")
 	}
-	if len(leaders) != 2 {
+	if len(ids) == len(all) && len(leaders) != 2 {
 		t.Errorf("they are led by %v", leaders)
 	}
-	for _, id := range ids[:4] {
+	for _, id := range ids[:min(len(ids), 4)] {
 		all := c.left(id)
-		mustSubmit(t, all[0], enqueues(2, -1, "b"))
+		c.mustTake(id, enqueues(2, -1, "b"), 2)
 		for _, g := range all {
 			await(t, "the next message is taken", func() (taken bool) {
 				g.View(func(m *queue.Machine) { taken = m.Stats().Counters.Enqueued == 2 }) // the first one may have expired
@@ -108,9 +108,8 @@ func TestSleeperVotes(t *testing.T) {
 func sleeperVotes(t *testing.T) bool {
 	t.Helper()
 	c := mustTrio(t, sleepy)
-	g := c.mustOpen(1)[0]
-	mustSubmit(t, g, enqueues(1, -1, "a"))
-	await(t, "the message is taken", func() bool { return ready(g) == 1 })
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
 	all := c.mustSleep(1)
 	for _, g := range all {
 		g.host.sleepers.sweeping.Store(true) // nobody wakes them for having no leader
@@ -154,7 +153,7 @@ func sleeperVotes(t *testing.T) bool {
 		term := r.at.raft + x.term
 		x.of.changing.Lock() // who has it is passed over
 		x.of.changing.Unlock()
-		is := x.of.host.sleepers.voter.vote(x.candidate, []item{{kind: itemVote, group: 1, term: term, position: x.position}})
+		is := x.of.host.sleepers.voter.vote(x.candidate, []election.Item{{Kind: election.ItemVote, Group: 1, Term: term, Position: x.position}})
 		now := x.of.asleep.Load()
 		if now == nil {
 			return false
@@ -173,7 +172,7 @@ func sleeperVotes(t *testing.T) bool {
 		t.Errorf("the vote is for %s in term %s", is, stored(g, raftlog.VoteTermKey))
 	}
 	g.wake()
-	if is := g.host.sleepers.voter.vote(leader, []item{{kind: itemVote, group: 1, term: r.at.raft + 9, position: longer}}); len(is) > 0 {
+	if is := g.host.sleepers.voter.vote(leader, []election.Item{{Kind: election.ItemVote, Group: 1, Term: r.at.raft + 9, Position: longer}}); len(is) > 0 {
 		t.Error("the voter votes for a group that is awake")
 	}
 	return true
@@ -183,26 +182,25 @@ func sleeperVotes(t *testing.T) bool {
 func TestTakeoverNeedsMajority(t *testing.T) {
 	t.Parallel()
 	c := mustTrio(t, sleepy)
-	g := c.mustOpen(1)[0]
-	mustSubmit(t, g, enqueues(1, -1, "a"))
-	await(t, "the message is taken", func() bool { return ready(g) == 1 })
-	g = c.mustSleep(1)[1]
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
+	g := c.mustSleep(1)[1]
 	r, v := g.asleep.Load(), g.host.sleepers.voter
 	g.believe(r.at.raft, "")
-	it := item{kind: itemVote, group: 1, term: r.at.raft + 1, position: r.at.Position}
+	it := election.Item{Kind: election.ItemVote, Group: 1, Term: r.at.raft + 1, Position: r.at.Position}
 	self := g.host.config.Node
-	if len(v.vote(self, []item{it})) != 1 {
+	if len(v.vote(self, []election.Item{it})) != 1 {
 		t.Fatal("it does not vote for itself")
 	}
-	v.polls[1] = &poll{term: it.term}
+	v.polls[1] = &poll{term: it.Term}
 	late := it
-	late.term--
-	v.voted("another", []item{late})
-	v.voted(trioNames[0], []item{it})
-	v.voted(trioNames[0], []item{it})
+	late.Term--
+	v.voted("another", []election.Item{late})
+	v.voted(trioNames[0], []election.Item{it})
+	v.voted(trioNames[0], []election.Item{it})
 	if p := v.polls[1]; p == nil || len(p.votes) != 1 {
 		t.Fatalf("it counts %+v", p)
 	}
-	v.voted(self, []item{it})
-	await(t, "it leads", func() bool { return g.Leading() == it.term || !g.Asleep() && g.Term() >= it.term })
+	v.voted(self, []election.Item{it})
+	await(t, "it leads", func() bool { return g.Leading() == it.Term || !g.Asleep() && g.Term() >= it.Term })
 }
