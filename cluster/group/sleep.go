@@ -231,7 +231,11 @@ func (i *instance) rest(led uint64) (r *record) {
 	r.at = recordedAt{i.PositionOf(is.AppliedIndex()), term}
 	r.leads = r.leads && term == led
 	last, _ := i.store.LastIndex() // it has no errors
-	if r.failed = i.applier.hasStopped() || r.at.Term == 0; r.failed {
+	a := &i.applier
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// What raft has handed to the machine counts as applied, and may have been dropped when it ended.
+	if r.failed = a.stopped || r.at.Term == 0 || !a.has(r.at.Index); r.failed {
 		r.leads, r.woken = false, true
 		return r
 	}
@@ -244,10 +248,8 @@ func (i *instance) rest(led uint64) (r *record) {
 	if r.leads {
 		r.stamper = i.proposer.stamp()
 	}
-	i.applier.mu.Lock()
-	defer i.applier.mu.Unlock()
-	i.applier.given = true
-	r.keep(i.applier.machine)
+	a.given = true
+	r.keep(a.machine)
 	return r
 }
 

@@ -441,13 +441,14 @@ func (i *instance) idle(long time.Duration) (at recordedAt, ok bool) {
 	return at, at.Term != 0 && i.applier.rests(func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
 }
 
-// follows reports whether a replica has all that a leader has, and has applied it. A candidate of the term that has lost
-// is one for raft as long as it is awake.
+// follows reports whether a replica has all that a leader has, and its machine as well: raft counts what it has handed over.
+// A candidate of the term that has lost is one for raft as long as it is awake.
 func (i *instance) follows(leader string, want recordedAt) bool {
 	is := i.Raft()
 	role, term := i.Role()
 	return role != raft.Leader && term == want.raft && i.Leader() == leader && !i.IsLearner() && !i.barred() && i.usage.writing.Load() == 0 &&
-		is.LastIndex() == want.Index && is.AppliedIndex() == want.Index && i.LastStored() == want.Index && i.LogEnd() == want.Position
+		is.LastIndex() == want.Index && is.AppliedIndex() == want.Index && i.LastStored() == want.Index && i.LogEnd() == want.Position &&
+		i.applier.hasUpTo(want.Index)
 }
 
 // rests reports whether the machine waits for nothing before a deadline that is far, and has all settings.
