@@ -3,6 +3,7 @@ package group
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -155,7 +156,7 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 		return false
 	}
 	r := i.rest(led)
-	g.asleep.Store(r)
+	g.put(r)
 	g.running.Store(nil)
 	g.host.groups.forget(i)
 	r.unload(g.host, g.spec.Group)
@@ -188,15 +189,30 @@ func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
 	if led != 0 && (l.serving() != led || !i.proposer.doze()) {
 		return 0, false
 	}
-	performs, _ := i.outgoing.progress()
-	term, leads := i.LeadsIn()
-	if !performs && i.users.Load() == 0 && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
-		return led, true
+	if i.users.CompareAndSwap(0, noUsers) {
+		performs, _ := i.outgoing.progress()
+		term, leads := i.LeadsIn()
+		if !performs && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
+			return led, true
+		}
+		i.users.Add(-noUsers)
 	}
 	if led != 0 {
 		i.rouse(led)
 	}
 	return 0, false
+}
+
+// noUsers is added to the users of an instance that may fall asleep: none comes any more.
+const noUsers = math.MinInt64 / 2
+
+// use keeps the instance awake until users is decremented, unless it is about to fall asleep, or sleeps.
+func (i *instance) use() bool {
+	if i.users.Add(1) > 0 {
+		return true
+	}
+	i.users.Add(-1)
+	return false
 }
 
 // rouse has a leader go on that was about to sleep.
@@ -287,7 +303,7 @@ func (g *Group) wake() *instance {
 	}
 	if g.host.sleepers.restarted(r) {
 		r = r.in(r.at.raft, "")
-		g.asleep.Store(r)
+		g.put(r)
 	}
 	g.slept(r)
 	i := g.host.resume(g, r)

@@ -34,9 +34,13 @@ type voter struct {
 
 // poll is who has voted for this node in a term; itself once that is durable.
 type poll struct {
-	term  uint64
-	votes []string
+	term     uint64
+	votes    []string
+	takeover *takeover // the newest one that has the poll
 }
+
+// takeover is one after the death of a node: it ends when the node has come back, although another one may follow.
+type takeover struct{ dead string }
 
 func newVoter(h *Host) *voter { return &voter{host: h, polls: map[fsm.GroupID]*poll{}} }
 
@@ -47,9 +51,9 @@ func (g *Group) orphaned(dead string) bool {
 }
 
 // takeOver stands for the leadership of those groups whose leader's node has died that are this node's to take, as long
-// as it is dead, and waits until all of them have leaders. Those that are orphaned all the same have to be woken.
-func (v *voter) takeOver(orphans []*Group, dead string) {
-	h := v.host
+// as it is gone, and waits until all of them have leaders. Those that are orphaned all the same have to be woken.
+func (v *voter) takeOver(orphans []*Group, dead string, gone func() bool) {
+	h, of := v.host, &takeover{dead}
 	if h.withdrawn.Load() {
 		return
 	}
@@ -63,7 +67,9 @@ func (v *voter) takeOver(orphans []*Group, dead string) {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		for _, it := range items {
-			delete(v.polls, it.group)
+			if p := v.polls[it.group]; p != nil && p.takeover == of {
+				delete(v.polls, it.group)
+			}
 		}
 	}()
 	count := func() (n int) {
@@ -77,10 +83,10 @@ func (v *voter) takeOver(orphans []*Group, dead string) {
 	before := len(orphans)
 	for inVain := 0; inVain < takeoverAttempts; inVain++ {
 		for some := range slices.Chunk(items, takeoverBatch) {
-			if h.config.Mesh.Alive(dead) {
+			if !gone() {
 				return
 			}
-			v.stand(some)
+			v.stand(some, of)
 			if !h.pause(time.Duration(len(some)) * time.Second / takeoversPerSecond) {
 				return
 			}
@@ -127,7 +133,7 @@ func (v *voter) alive(node string) bool {
 }
 
 // stand asks the other members for their votes while this node's own become durable.
-func (v *voter) stand(items []item) {
+func (v *voter) stand(items []item, of *takeover) {
 	h := v.host
 	ask := map[string][]byte{}
 	v.mu.Lock()
@@ -135,6 +141,7 @@ func (v *voter) stand(items []item) {
 		if p := v.polls[it.group]; p == nil || p.term != it.term {
 			v.polls[it.group] = &poll{term: it.term}
 		}
+		v.polls[it.group].takeover = of
 		if g := h.groups.sleeper(it.group); g != nil {
 			for _, m := range g.Configuration() {
 				if m.Voter && m.Node != h.config.Node && v.alive(m.Node) {
@@ -186,7 +193,7 @@ func (v *voter) vote(candidate string, items []item) (given []item) {
 	for n, yes := range v.host.config.Store.Vote(candidate, ballots) {
 		if yes {
 			g := groups[n]
-			g.asleep.Store(g.asleep.Load().in(requests[n].term, ""))
+			g.put(g.asleep.Load().in(requests[n].term, ""))
 			given = append(given, requests[n])
 		}
 	}
@@ -265,7 +272,7 @@ func (g *Group) lost(from string, it item) {
 	case !r.leads && r.at == (recordedAt{it.position, it.term}):
 		n := r.in(it.term, from)
 		g.host.sleepers.sign(n)
-		g.asleep.Store(n)
+		g.put(n)
 	}
 }
 
@@ -282,7 +289,7 @@ func (g *Group) won(term uint64) bool {
 	w.leads, w.elected = true, true
 	w.lacks = h.unreachable(w.members)
 	w.stamper.Begin(h.config.Clock, w.stats.Clock)
-	g.asleep.Store(w)
+	g.put(w)
 	g.arm(w)
 	return true
 }
