@@ -16,9 +16,8 @@ func mustOpenValved(t *testing.T, tune ...any) (c *trio, v *valve, all []*Group)
 	t.Helper()
 	v = &valve{shut: map[string]bool{}, conns: map[*valveConn]bool{}}
 	c = mustTrio(t, append(tune, sleepy, v.tune)...)
-	g := c.mustOpen(1)[0]
-	mustSubmit(t, g, enqueues(1, -1, "a"))
-	await(t, "the message is taken", func() bool { return ready(g) == 1 })
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
 	return c, v, c.mustSleep(1)
 }
 

@@ -154,6 +154,30 @@ func (c *trio) mustServe(id fsm.GroupID, seq uint64) *Group {
 	return leader
 }
 
+// mustTake gives a batch to each leader of a group, as publishers do, until one has taken it: there have been so many
+// messages then. What a leader was given is lost if another follows it.
+func (c *trio) mustTake(id fsm.GroupID, b Batch, enqueued uint64) {
+	c.t.Helper()
+	given := uint64(0)
+	await(c.t, "the message is taken", func() (taken bool) {
+		for _, h := range c.hosts {
+			g := h.Group(id)
+			if h.closed || g == nil {
+				continue
+			}
+			term := g.Leading()
+			if term == 0 {
+				continue
+			}
+			if term > given && g.Submit(b) == nil {
+				given = term
+			}
+			g.View(func(m *queue.Machine) { taken = taken || m.Stats().Counters.Enqueued == enqueued })
+		}
+		return taken
+	})
+}
+
 // poison makes work for a group panic on a host from now on, or no longer.
 func (n *lone) poison(id fsm.GroupID, yes bool) {
 	n.outside.mu.Lock()

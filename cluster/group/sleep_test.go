@@ -18,7 +18,7 @@ func sleepy(c *Config) {
 	c.Version, c.Newest = func() uint32 { return 3 }, 3
 }
 
-// mustSleep waits until all replicas of a group sleep, and returns them, the leader first.
+// mustSleep waits until all replicas of a group sleep and one leads, and returns them, the leader first.
 func (c *trio) mustSleep(id fsm.GroupID) (all []*Group) {
 	c.t.Helper()
 	await(c.t, "all replicas sleep", func() bool {
@@ -28,10 +28,12 @@ func (c *trio) mustSleep(id fsm.GroupID) (all []*Group) {
 				all = append(all, g)
 			}
 		}
-		return !slices.ContainsFunc(all, func(g *Group) bool { return !g.Asleep() })
+		lead := slices.IndexFunc(all, func(g *Group) bool { return g.Leading() != 0 })
+		if lead >= 0 {
+			all[0], all[lead] = all[lead], all[0]
+		}
+		return lead >= 0 && !slices.ContainsFunc(all, func(g *Group) bool { return !g.Asleep() })
 	})
-	lead := slices.IndexFunc(all, func(g *Group) bool { return g.Leading() != 0 })
-	all[0], all[lead] = all[lead], all[0]
 	return all
 }
 

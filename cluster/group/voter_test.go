@@ -16,11 +16,9 @@ import (
 func (c *trio) mustSleepSoon(n int) (ids []fsm.GroupID) {
 	c.t.Helper()
 	for id := fsm.GroupID(1); int(id) <= n; id++ {
-		mustSubmit(c.t, c.mustOpen(id)[0], enqueues(1, dueSoon-1000, "a"))
+		c.mustOpen(id)
+		c.mustTake(id, enqueues(1, dueSoon-1000, "a"), 1)
 		ids = append(ids, id)
-	}
-	for _, id := range ids {
-		await(c.t, "the message is taken", func() bool { return ready(c.mustLead(id)) == 1 })
 	}
 	for _, id := range ids {
 		c.mustSleep(id)
@@ -45,14 +43,15 @@ func (c *trio) left(id fsm.GroupID) (all []*Group) {
 func TestSleepersAreTakenOver(t *testing.T) {
 	t.Parallel()
 	c := mustTrio(t, sleepy)
-	ids := c.mustSleepSoon(16)
-	terms := map[fsm.GroupID]uint64{}
-	for _, id := range ids {
-		all := c.mustSleep(id)
-		if all[0].host.config.Node != trioNames[0] {
-			t.Fatalf("group %d is led by %s", id, all[0].host.config.Node)
+	all, ids, terms := c.mustSleepSoon(16), []fsm.GroupID(nil), map[fsm.GroupID]uint64{}
+	for _, id := range all {
+		if g := c.mustSleep(id)[0]; g.host.config.Node == trioNames[0] { // others have moved, since the machine is slow
+			ids = append(ids, id)
+			terms[id] = g.Term()
 		}
-		terms[id] = all[0].Term()
+	}
+	if len(ids) == 0 {
+		t.Fatal("it leads none")
 	}
 	c.mustStop(0)
 	leaders, exact := map[string]int{}, 0
@@ -77,12 +76,12 @@ func TestSleepersAreTakenOver(t *testing.T) {
 	if exact == 0 {
 		t.Error("none has been taken over asleep")
 	}
-	if len(leaders) != 2 {
+	if len(ids) == len(all) && len(leaders) != 2 {
 		t.Errorf("they are led by %v", leaders)
 	}
-	for _, id := range ids[:4] {
+	for _, id := range ids[:min(len(ids), 4)] {
 		all := c.left(id)
-		mustSubmit(t, all[0], enqueues(2, -1, "b"))
+		c.mustTake(id, enqueues(2, -1, "b"), 2)
 		for _, g := range all {
 			await(t, "the next message is taken", func() (taken bool) {
 				g.View(func(m *queue.Machine) { taken = m.Stats().Counters.Enqueued == 2 }) // the first one may have expired
@@ -108,9 +107,8 @@ func TestSleeperVotes(t *testing.T) {
 func sleeperVotes(t *testing.T) bool {
 	t.Helper()
 	c := mustTrio(t, sleepy)
-	g := c.mustOpen(1)[0]
-	mustSubmit(t, g, enqueues(1, -1, "a"))
-	await(t, "the message is taken", func() bool { return ready(g) == 1 })
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
 	all := c.mustSleep(1)
 	for _, g := range all {
 		g.host.sleepers.sweeping.Store(true) // nobody wakes them for having no leader
@@ -183,10 +181,9 @@ func sleeperVotes(t *testing.T) bool {
 func TestTakeoverNeedsMajority(t *testing.T) {
 	t.Parallel()
 	c := mustTrio(t, sleepy)
-	g := c.mustOpen(1)[0]
-	mustSubmit(t, g, enqueues(1, -1, "a"))
-	await(t, "the message is taken", func() bool { return ready(g) == 1 })
-	g = c.mustSleep(1)[1]
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
+	g := c.mustSleep(1)[1]
 	r, v := g.asleep.Load(), g.host.sleepers.voter
 	g.believe(r.at.raft, "")
 	it := item{kind: itemVote, group: 1, term: r.at.raft + 1, position: r.at.Position}
