@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 )
@@ -40,7 +41,7 @@ func falseAlarm(t *testing.T, idle time.Duration) bool {
 			await(t, "the message is taken", func() bool { return ready(g) == 1 })
 			await(t, "nobody would miss a leader", func() bool {
 				i, _ := g.read()
-				return g.Asleep() || idle == 0 && i.patience() == replica.Never
+				return g.Asleep() || idle == 0 && i.Patience() == replica.Never
 			})
 			terms[id] = g.Term()
 		}
@@ -57,13 +58,11 @@ func falseAlarm(t *testing.T, idle time.Duration) bool {
 	v.set("n1", false)
 	links(true)
 	for _, h := range c.hosts {
-		await(t, "nobody looks for a leader", func() bool {
-			h.elections.mu.Lock()
-			defer h.elections.mu.Unlock()
-			return len(h.elections.running) == 0
-		})
+		for id := range terms {
+			await(t, "nobody looks for a leader", func() bool { return !h.elections.Runs(id) })
+		}
 	}
-	if time.Since(began) > deathPatience-longestSleepWait {
+	if time.Since(began) > election.DeathPatience-longestSleepWait {
 		return false
 	}
 	for id, term := range terms {
