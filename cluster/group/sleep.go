@@ -169,6 +169,11 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 	return true
 }
 
+// idleAfter is for how long nothing has to happen before the group sleeps.
+func (g *Group) idleAfter() time.Duration {
+	return g.host.config.IdleAfter * time.Duration(max(1, g.sleepless.Load()))
+}
+
 // slept takes account of a nap: who is woken soon sleeps later next time.
 func (g *Group) slept(r *record) {
 	times := int64(1)

@@ -95,7 +95,7 @@ func (s *sleepers) check() {
 	items := map[string][]byte{}
 	for _, i := range h.groups.replicas(func(*instance) bool { return true }) {
 		awake++
-		if now.Sub(i.lastActive()) < s.after*time.Duration(max(1, i.shell.sleepless.Load())) {
+		if now.Sub(i.lastActive()) < i.shell.idleAfter() {
 			continue
 		}
 		at, leads := i.idle(s.after)
