@@ -255,8 +255,9 @@ func (i *instance) rest(led uint64) (r *record) {
 	a := &i.applier
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// What raft has handed to the machine counts as applied, and may have been dropped when it ended.
-	if r.failed = a.stopped || r.at.Term == 0 || !a.has(r.at.Index); r.failed {
+	// What raft has handed to the machine counts as applied, and may have been dropped when it ended; a snapshot does only
+	// when the machine has it.
+	if r.failed = a.stopped || r.at.Term == 0 || !a.has(r.at.Index) || a.machine.Index() > r.at.Index; r.failed {
 		r.leads, r.woken = false, true
 		return r
 	}
