@@ -237,6 +237,11 @@ func (a *applier) hasUpTo(index uint64) bool {
 		return false
 	}
 	defer a.mu.Unlock()
+	return a.reaches(index)
+}
+
+// reaches is hasUpTo for a caller that holds mu.
+func (a *applier) reaches(index uint64) bool {
 	for l := (raft.Log{}); index > a.machine.Index(); index-- {
 		if a.log.GetLog(index, &l) != nil {
 			return true // a snapshot has it, and the machine has that

@@ -231,7 +231,10 @@ func (i *instance) rest(led uint64) (r *record) {
 	r.at = recordedAt{i.PositionOf(is.AppliedIndex()), term}
 	r.leads = r.leads && term == led
 	last, _ := i.store.LastIndex() // it has no errors
-	if r.failed = i.applier.hasStopped() || r.at.Term == 0; r.failed {
+	i.applier.mu.Lock()
+	defer i.applier.mu.Unlock()
+	// Raft takes for applied what it has handed over, and does not wait for that when it ends.
+	if r.failed = i.applier.stopped || r.at.Term == 0 || !i.applier.reaches(r.at.Index); r.failed {
 		r.leads, r.woken = false, true
 		return r
 	}
@@ -244,8 +247,6 @@ func (i *instance) rest(led uint64) (r *record) {
 	if r.leads {
 		r.stamper = i.proposer.stamp()
 	}
-	i.applier.mu.Lock()
-	defer i.applier.mu.Unlock()
 	i.applier.given = true
 	r.keep(i.applier.machine)
 	return r

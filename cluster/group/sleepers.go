@@ -438,7 +438,7 @@ func (i *instance) idle(long time.Duration) (at recordedAt, ok bool) {
 		}
 	}
 	at = recordedAt{i.PositionOf(last), term}
-	return at, at.Term != 0 && i.applier.rests(func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
+	return at, at.Term != 0 && i.applier.rests(last, func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
 }
 
 // follows reports whether a replica has all that a leader has, and has applied it. A candidate of the term that has lost
@@ -447,15 +447,17 @@ func (i *instance) follows(leader string, want recordedAt) bool {
 	is := i.Raft()
 	role, term := i.Role()
 	return role != raft.Leader && term == want.raft && i.Leader() == leader && !i.IsLearner() && !i.barred() && i.usage.writing.Load() == 0 &&
-		is.LastIndex() == want.Index && is.AppliedIndex() == want.Index && i.LastStored() == want.Index && i.LogEnd() == want.Position
+		is.LastIndex() == want.Index && is.AppliedIndex() == want.Index && i.LastStored() == want.Index && i.LogEnd() == want.Position &&
+		i.applier.hasUpTo(want.Index)
 }
 
-// rests reports whether the machine waits for nothing before a deadline that is far, and has all settings.
-func (a *applier) rests(far func(deadline fsm.Time) bool, s *settings) bool {
+// rests reports whether the machine has every command up to an index, waits for nothing before a deadline that is far, and
+// has all settings.
+func (a *applier) rests(last uint64, far func(deadline fsm.Time) bool, s *settings) bool {
 	if !a.mu.TryLock() {
 		return false
 	}
 	defer a.mu.Unlock()
 	d := a.machine.NextDeadline()
-	return !a.stopped && (d == 0 || far(d)) && a.machine.Stats().Outbox.Messages == 0 && !s.wait(a.machine.Config())
+	return !a.stopped && a.reaches(last) && (d == 0 || far(d)) && a.machine.Stats().Outbox.Messages == 0 && !s.wait(a.machine.Config())
 }
