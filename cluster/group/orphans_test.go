@@ -40,8 +40,14 @@ func TestWakeWaitsForNobody(t *testing.T) {
 	_, v, all := mustOpenValved(t, func(c *Config) { c.Progress = patience }) // it does not give up
 	g := all[1]
 	term := all[0].Term() + 1
+	vote := []item{{kind: itemVote, group: 1, term: term, position: all[0].asleep.Load().at.Position}}
 	for _, r := range all {
-		r.believe(term, "")
+		await(t, "it votes", func() bool {
+			if r.believe(r.Term(), ""); r.Term() == term {
+				return true
+			}
+			return len(r.host.sleepers.voter.vote(g.host.config.Node, vote)) == 1
+		})
 	}
 	if !g.won(term) {
 		t.Fatal("it does not lead")

@@ -110,6 +110,7 @@ func (r *record) take(h *Host, spec *Spec) *queue.Machine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.held(h, spec)
+	r.checkMachine(m)
 	r.machine, r.state, r.woken = nil, nil, true
 	return m
 }
@@ -165,6 +166,7 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 	if r.leads {
 		g.arm(r)
 	}
+	g.checkArmed(r)
 	return true
 }
 
@@ -247,6 +249,7 @@ func (i *instance) rest(led uint64) (r *record) {
 	if r.leads {
 		r.stamper = i.proposer.stamp()
 	}
+	r.checkRest(i, led)
 	i.applier.given = true
 	r.keep(i.applier.machine)
 	return r
@@ -356,6 +359,7 @@ func (h *Host) resume(g *Group, r *record) *instance {
 	if err != nil {
 		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: open its log: %v", g.spec.Group, err))
 	}
+	r.checkWake(store, h.config.Node)
 	i := newInstance(h, g, store, h.config.Logger.With("queue", g.spec.Name, "vhost", g.spec.VHost, "group", g.spec.Group))
 	i.applier.log = store
 	i.order = replicated{i}

@@ -284,6 +284,7 @@ func (g *Group) won(term uint64) bool {
 	w.stamper.Begin(h.config.Clock, w.stats.Clock)
 	g.asleep.Store(w)
 	g.arm(w)
+	g.checkArmed(w)
 	return true
 }
 
