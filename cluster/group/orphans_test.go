@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -40,7 +41,7 @@ func TestWakeWaitsForNobody(t *testing.T) {
 	_, v, all := mustOpenValved(t, func(c *Config) { c.Progress = patience }) // it does not give up
 	g := all[1]
 	term := all[0].Term() + 1
-	vote := []item{{kind: itemVote, group: 1, term: term, position: all[0].asleep.Load().at.Position}}
+	vote := []election.Item{{Kind: election.ItemVote, Group: 1, Term: term, Position: all[0].asleep.Load().at.Position}}
 	for _, r := range all {
 		await(t, "it votes", func() bool {
 			if r.believe(r.Term(), ""); r.Term() == term {
