@@ -241,7 +241,7 @@ func (i *instance) rest(led uint64) (r *record) {
 		return r
 	}
 	r.level = last == r.at.Index && r.leads == (led != 0)
-	if term != before && !r.leads {
+	if !r.leads && (term != before || led != 0) { // it may have lost its term since it was asked whether it leads
 		r.leader, r.level = "", false
 	}
 	i.host.sleepers.sign(r)
