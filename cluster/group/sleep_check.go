@@ -22,7 +22,7 @@ func (r *record) checkRest(i *instance, led uint64) {
 	invariants.Assert(!r.leads || led == r.at.raft, "R2: who sleeps as leader has led in the term to the end")
 	if r.level {
 		last := i.LastStored()
-		invariants.Assert(last == r.at.Index && i.Raft().AppliedIndex() == last && i.applier.reaches(last), "R1: all of the log is applied")
+		invariants.Assert(last == r.at.Index && i.Raft().AppliedIndex() == last && i.applier.has(last), "R1: all of the log is applied")
 		invariants.Assert(r.configAt <= r.at.Index, "R1: the members are committed")
 		invariants.Assert(!r.leads || !i.proposer.busy(), "R1: nobody waits for an answer")
 		invariants.Assert(!r.leads || i.applier.machine.Stats().Outbox.Messages == 0, "R1: no letter waits to be forwarded")
