@@ -30,7 +30,7 @@ func (g *Group) believe(term uint64, leader string) {
 	defer g.changing.Unlock()
 	n := g.asleep.Load().in(term, leader)
 	g.host.sleepers.sign(n)
-	g.asleep.Store(n)
+	g.put(n)
 }
 
 // A leader that was elected asleep has to hear from a majority before it serves. Who wakes it does not wait for that, nor

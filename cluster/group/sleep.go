@@ -3,6 +3,7 @@ package group
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -155,7 +156,7 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 		return false
 	}
 	r := i.rest(led)
-	g.asleep.Store(r)
+	g.put(r)
 	g.running.Store(nil)
 	g.host.groups.forget(i)
 	r.unload(g.host, g.spec.Group)
@@ -166,6 +167,11 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 		g.arm(r)
 	}
 	return true
+}
+
+// idleAfter is for how long nothing has to happen before the group sleeps.
+func (g *Group) idleAfter() time.Duration {
+	return g.host.config.IdleAfter * time.Duration(max(1, g.sleepless.Load()))
 }
 
 // slept takes account of a nap: who is woken soon sleeps later next time.
@@ -188,15 +194,30 @@ func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
 	if led != 0 && (l.serving() != led || !i.proposer.doze()) {
 		return 0, false
 	}
-	performs, _ := i.outgoing.progress()
-	term, leads := i.LeadsIn()
-	if !performs && i.users.Load() == 0 && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
-		return led, true
+	if i.users.CompareAndSwap(0, noUsers) {
+		performs, _ := i.outgoing.progress()
+		term, leads := i.LeadsIn()
+		if !performs && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
+			return led, true
+		}
+		i.users.Add(-noUsers)
 	}
 	if led != 0 {
 		i.rouse(led)
 	}
 	return 0, false
+}
+
+// noUsers is added to the users of an instance that may fall asleep: none comes any more.
+const noUsers = math.MinInt64 / 2
+
+// use keeps the instance awake until users is decremented, unless it is about to fall asleep, or sleeps.
+func (i *instance) use() bool {
+	if i.users.Add(1) > 0 {
+		return true
+	}
+	i.users.Add(-1)
+	return false
 }
 
 // rouse has a leader go on that was about to sleep.
@@ -231,7 +252,12 @@ func (i *instance) rest(led uint64) (r *record) {
 	r.at = recordedAt{i.PositionOf(is.AppliedIndex()), term}
 	r.leads = r.leads && term == led
 	last, _ := i.store.LastIndex() // it has no errors
-	if r.failed = i.applier.hasStopped() || r.at.Term == 0; r.failed {
+	a := &i.applier
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// What raft has handed to the machine counts as applied, and may have been dropped when it ended; a snapshot does only
+	// when the machine has it.
+	if r.failed = a.stopped || r.at.Term == 0 || !a.has(r.at.Index) || a.machine.Index() > r.at.Index; r.failed {
 		r.leads, r.woken = false, true
 		return r
 	}
@@ -244,10 +270,8 @@ func (i *instance) rest(led uint64) (r *record) {
 	if r.leads {
 		r.stamper = i.proposer.stamp()
 	}
-	i.applier.mu.Lock()
-	defer i.applier.mu.Unlock()
-	i.applier.given = true
-	r.keep(i.applier.machine)
+	a.given = true
+	r.keep(a.machine)
 	return r
 }
 
@@ -285,7 +309,7 @@ func (g *Group) wake() *instance {
 	}
 	if g.host.sleepers.restarted(r) {
 		r = r.in(r.at.raft, "")
-		g.asleep.Store(r)
+		g.put(r)
 	}
 	g.slept(r)
 	i := g.host.resume(g, r)
