@@ -111,6 +111,7 @@ func (r *record) take(h *Host, spec *Spec) *queue.Machine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.held(h, spec)
+	r.checkMachine(m)
 	r.machine, r.state, r.woken = nil, nil, true
 	return m
 }
@@ -166,6 +167,7 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 	if r.leads {
 		g.arm(r)
 	}
+	g.checkArmed(r)
 	return true
 }
 
@@ -270,6 +272,7 @@ func (i *instance) rest(led uint64) (r *record) {
 	if r.leads {
 		r.stamper = i.proposer.stamp()
 	}
+	r.checkRest(i, led)
 	a.given = true
 	r.keep(a.machine)
 	return r
@@ -382,6 +385,7 @@ func (h *Host) resume(g *Group, r *record) *instance {
 	if err != nil {
 		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: open its log: %v", g.spec.Group, err))
 	}
+	r.checkWake(store, h.config.Node)
 	var m *queue.Machine
 	if r.failed {
 		m = h.newMachine(g.spec)

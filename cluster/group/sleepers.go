@@ -500,7 +500,7 @@ func (i *instance) idle(long time.Duration) (at recordedAt, ok bool) {
 		}
 	}
 	at = recordedAt{i.PositionOf(last), term}
-	return at, at.Term != 0 && i.applier.rests(func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
+	return at, at.Term != 0 && i.applier.rests(last, func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
 }
 
 // follows reports whether a replica has all that a leader has, and its machine as well: raft counts what it has handed over.
@@ -513,8 +513,9 @@ func (i *instance) follows(leader string, want recordedAt) bool {
 		i.applier.hasUpTo(want.Index)
 }
 
-// rests reports whether the machine waits for nothing before a deadline that is far, and has all settings.
-func (a *applier) rests(far func(deadline fsm.Time) bool, s *settings) bool {
+// rests reports whether the machine has every command up to an index, waits for nothing before a deadline that is far, and
+// has all settings.
+func (a *applier) rests(last uint64, far func(deadline fsm.Time) bool, s *settings) bool {
 	if !a.mu.TryLock() {
 		return false
 	}
@@ -523,5 +524,5 @@ func (a *applier) rests(far func(deadline fsm.Time) bool, s *settings) bool {
 		return false
 	}
 	d := a.machine.NextDeadline()
-	return !a.stopped && (d == 0 || far(d)) && a.machine.Stats().Outbox.Messages == 0 && !s.wait(a.machine.Config())
+	return !a.stopped && a.has(last) && (d == 0 || far(d)) && a.machine.Stats().Outbox.Messages == 0 && !s.wait(a.machine.Config())
 }

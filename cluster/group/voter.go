@@ -292,6 +292,7 @@ func (g *Group) won(term uint64) bool {
 	w.stamper.Begin(h.config.Clock, w.stats.Clock)
 	g.put(w)
 	g.arm(w)
+	g.checkArmed(w)
 	return true
 }
 
