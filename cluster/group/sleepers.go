@@ -39,9 +39,10 @@ type sleepers struct {
 	after time.Duration // how long a group is idle; 0: none sleeps
 	keep  int           // so many stay awake
 
-	sweeping atomic.Bool
+	sweeping, bearing atomic.Bool
 
 	processes sync.Map // by node: the incarnation of the newest one that has been up
+	downSince sync.Map // by node that is down
 
 	mu    sync.Mutex
 	rests map[fsm.GroupID]*rest // of leaders whose members are being put to sleep
@@ -62,10 +63,16 @@ func (s *sleepers) init(h *Host) {
 
 // run looks for groups that may sleep until stop is closed.
 func (s *sleepers) run(stop <-chan struct{}) {
-	if s.after > 0 && s.host.config.Heartbeat == 0 { // else the members of one that sleeps would stand for election
+	every := longestSleepWait
+	if s.after > 0 {
+		every = min(every, s.after/sleepChecks)
+	}
+	if s.host.config.Heartbeat == 0 { // else the members of one that sleeps would stand for election
 		swept := time.Now()
-		worker.Every(stop, min(s.after/sleepChecks, longestSleepWait), func() {
-			s.check()
+		worker.Every(stop, every, func() {
+			if s.after > 0 {
+				s.check()
+			}
 			if now := time.Now(); now.Sub(swept) >= sweepEvery {
 				swept = now
 				s.sweep(now)
@@ -273,7 +280,7 @@ func (s *sleepers) succeed(orphans []*Group, dead string) {
 		return
 	}
 	s.voter.takeOver(orphans, dead)
-	s.wakeAll(slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) }), func() bool { return !s.host.config.Mesh.Alive(dead) })
+	s.wakeAll(slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) || g.asleep.Load().isUnborn() }), func() bool { return !s.host.config.Mesh.Alive(dead) })
 }
 
 // up wakes the groups led here of which a node may lack something.
@@ -373,13 +380,14 @@ func (w *wish) note(now time.Time) bool {
 // those that sleep are woken, and those that have woken and heard of no leader search.
 func (s *sleepers) sweep(now time.Time) {
 	h := s.host
-	for _, i := range h.groups.replicas(leaderless) {
+	s.bear(now)
+	for _, i := range h.groups.replicas(func(i *instance) bool { return (i.resumes != nil || s.after > 0) && leaderless(i) }) {
 		if leader := i.Leader(); !i.IsClosed() && (leader == "" || !h.config.Mesh.Alive(leader) || s.restarted(i.resumes)) {
 			search(i)
 		}
 	}
 	orphans := h.groups.sleepers(func(_ *Group, r *record) bool {
-		return !r.leads && (r.leader == "" && now.Sub(r.noted) >= orphanAfter || s.restarted(r))
+		return !r.leads && !r.isUnborn() && (r.leader == "" && now.Sub(r.noted) >= orphanAfter || s.restarted(r))
 	})
 	if len(orphans) > 0 && s.sweeping.CompareAndSwap(false, true) {
 		h.tasks.Go(func() {
@@ -410,8 +418,10 @@ func (s *sleepers) restarted(r *record) bool {
 func (s *sleepers) peerChanged(ev peer.Event) {
 	if ev.Up {
 		s.processes.Store(ev.Node, ev.Incarnation)
+		s.downSince.Delete(ev.Node)
 		s.up(ev.Node)
 	} else {
+		s.downSince.Store(ev.Node, time.Now())
 		s.down(ev.Node)
 	}
 }
