@@ -6,7 +6,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/replica"
 )
@@ -33,9 +32,12 @@ func (h *Host) Bear(spec Spec, first Leader) bool {
 		return false
 	}
 	g := &Group{spec: spec, host: h}
-	g.asleep.Store(h.unborn(&g.spec, first))
-	if !h.groups.addAsleep(g) {
+	r := h.unborn(&g.spec, first)
+	if g.asleep.Store(r); !h.groups.addAsleep(g) {
 		return false
+	}
+	if h.sleepers.orphaned(r) {
+		h.sleepers.adopt([]*Group{g})
 	}
 	if h.config.Mesh.Waits(spec.Group) {
 		g.call()
@@ -126,33 +128,32 @@ func (g *Group) expect(want *QueueConfig) {
 		n := r.in(r.at.raft, r.leader)
 		n.leads, n.elected, n.process, n.lacks, n.settings, n.stats.Revision = true, r.elected, r.process, r.lacks, want, want.GetRevision()
 		n.stamper.Begin(g.host.config.Clock, 0)
-		g.asleep.Store(n)
+		g.put(n)
 	}
 }
 
-// bear finds leaders for the unborn groups that have none, without waking them: the first member was not there when they
-// were declared, or has been restarted since.
-func (s *sleepers) bear(now time.Time) {
-	h := s.host
-	orphans := h.groups.sleepers(func(_ *Group, r *record) bool {
-		return r.isUnborn() && !r.leads && now.Sub(r.noted) >= orphanAfter && s.isForsaken(r, now) && s.voter.hasMajority(r)
-	})
-	if len(orphans) > 0 && s.bearing.CompareAndSwap(false, true) {
-		h.tasks.Go(func() {
+// bear finds leaders for those that are unborn of groups without one, asleep, and returns the others: the first member was
+// not there when they were declared, has been restarted since, or has died.
+func (s *sleepers) bear(orphans []*Group) (born []*Group) {
+	var unborn []*Group
+	for _, g := range orphans {
+		switch r := g.asleep.Load(); {
+		case !r.isUnborn():
+			born = append(born, g)
+		case s.voter.hasMajority(r):
+			unborn = append(unborn, g)
+		}
+	}
+	if len(unborn) > 0 && s.bearing.CompareAndSwap(false, true) {
+		s.host.tasks.Go(func() {
 			defer s.bearing.Store(false)
-			for _, g := range orphans {
-				g.forsake(now)
+			for _, g := range unborn {
+				g.forsake()
 			}
-			s.voter.takeOver(orphans, "")
+			s.voter.takeOver(unborn, "", func() bool { return true })
 		})
 	}
-}
-
-// isForsaken reports whether the leader of an unborn group is none: it has been restarted, or has been down for so long
-// that others have tried to succeed it by now.
-func (s *sleepers) isForsaken(r *record, now time.Time) bool {
-	down, is := s.downSince.Load(r.leader)
-	return r.leader == "" || s.restarted(r) || is && now.Sub(down.(time.Time)) > 2*election.DeathPatience
+	return born
 }
 
 // hasMajority reports whether enough members are up to elect a leader.
@@ -166,13 +167,15 @@ func (v *voter) hasMajority(r *record) bool {
 	return 2*up > len(r.members)
 }
 
-// forsake notes that an unborn group has no leader.
-func (g *Group) forsake(now time.Time) {
+// forsake notes that a group which is unborn has no leader, and reports whether it is that.
+func (g *Group) forsake() (unborn bool) {
 	g.changing.Lock()
 	defer g.changing.Unlock()
-	if r := g.asleep.Load(); r.isUnborn() && !r.leads && g.host.sleepers.isForsaken(r, now) {
-		g.asleep.Store(r.in(r.at.raft, ""))
+	r := g.asleep.Load()
+	if unborn = r.isUnborn(); unborn && !r.leads && r.leader != "" {
+		g.put(r.in(r.at.raft, ""))
 	}
+	return unborn
 }
 
 // addAsleep adds a replica that sleeps, unless there is one already.

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/fsm/queue"
 )
 
-// restless lets groups be born asleep that stay awake once they have woken.
-func restless(c *Config) {
+// drowsy lets groups be born asleep that stay awake once they have woken.
+func drowsy(c *Config) {
 	sleepy(c)
 	c.IdleAfter = 0
 }
@@ -79,7 +79,7 @@ func (c *trio) restartAt(i int, tune ...any) *lone {
 // A group is born without a write, an election or a message, and its first member leads it. Whatever is submitted first
 // wakes it in its first term.
 func TestGroupIsBornAsleep(t *testing.T) {
-	for name, tune := range map[string]func(*Config){"sleeps again": sleepy, "stays awake": restless} {
+	for name, tune := range map[string]func(*Config){"sleeps again": sleepy, "stays awake": drowsy} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := mustTrio(t, tune)
@@ -133,7 +133,7 @@ func TestGroupIsBornAsleep(t *testing.T) {
 // A member that hears of the group from its leader before it knows of the queue takes part all the same.
 func TestLateMemberIsBorn(t *testing.T) {
 	t.Parallel()
-	c := mustTrio(t, restless)
+	c := mustTrio(t, drowsy)
 	c.mustBear(1, 0, 1)
 	g, o := c.hosts[0].Group(1), c.hosts[0].outside
 	mustSubmit(t, g, enqueues(1, -1, "a"))
@@ -149,7 +149,7 @@ func TestLateMemberIsBorn(t *testing.T) {
 // comes back as another process, which does not lead in the first term.
 func TestUnbornAreTakenOver(t *testing.T) {
 	t.Parallel()
-	c := mustTrio(t, restless)
+	c := mustTrio(t, drowsy)
 	ids := c.mustBear(8, 0, 1, 2)
 	c.mustStop(0)
 	leads := func(g *Group) bool { return g.Leading() != 0 }
@@ -165,7 +165,7 @@ func TestUnbornAreTakenOver(t *testing.T) {
 			}
 		}
 	}
-	c.restartAt(0, restless)
+	c.restartAt(0, drowsy)
 	for _, id := range ids {
 		if !c.hosts[0].Bear(bornSpec(id), Leader{}) || c.hosts[0].Group(id).Leading() != 0 {
 			t.Fatal("it leads")
@@ -182,7 +182,7 @@ func TestUnbornAreTakenOver(t *testing.T) {
 // All nodes restart before anything has happened: the groups have a leader again, without waking.
 func TestUnbornSurviveRestart(t *testing.T) {
 	t.Parallel()
-	c := mustTrio(t, restless)
+	c := mustTrio(t, drowsy)
 	ids := c.mustBear(4, 0, 1, 2)
 	for i := range c.hosts {
 		c.mustStop(i)
@@ -191,7 +191,7 @@ func TestUnbornSurviveRestart(t *testing.T) {
 		for _, id := range ids {
 			h := c.hosts[i]
 			if h.closed {
-				h = c.restartAt(i, restless)
+				h = c.restartAt(i, drowsy)
 			}
 			if !h.Bear(bornSpec(id), Leader{}) {
 				t.Fatal("it has to be opened")
@@ -213,14 +213,14 @@ func TestUnbornSurviveRestart(t *testing.T) {
 // Another takes over with what is there.
 func TestFirstTermIsLedOnce(t *testing.T) {
 	t.Parallel()
-	c := mustTrio(t, restless)
+	c := mustTrio(t, drowsy)
 	c.mustBear(1, 0, 1, 2)
 	mustSubmit(t, c.hosts[0].Group(1), enqueues(1, -1, "a"))
 	for _, h := range c.hosts {
 		await(t, "everybody has the message", func() bool { return ready(h.Group(1)) == 1 })
 	}
 	c.mustStop(0)
-	h := c.restartAt(0, restless)
+	h := c.restartAt(0, drowsy)
 	if h.Bear(bornSpec(1), Leader{Node: trioNames[0]}) {
 		t.Error("it is born again")
 	}
@@ -235,7 +235,7 @@ func TestFirstTermIsLedOnce(t *testing.T) {
 // and what has a past.
 func TestWhoIsOpenedAtBirth(t *testing.T) {
 	t.Parallel()
-	h := mustHost(t, t.TempDir(), restless)
+	h := mustHost(t, t.TempDir(), drowsy)
 	spec := Spec{Group: 1, Queue: 1 << 16, VHost: "/", Name: "q", Members: []string{"n1"}, Config: &QueueConfig{}}
 	for _, config := range []*QueueConfig{{Expires: 1000}, {AutoDeleteOnIdle: 1000}} {
 		of := spec
@@ -272,7 +272,7 @@ func TestWhoIsOpenedAtBirth(t *testing.T) {
 // Before its members are others, a group has on disk what it was founded with: it is opened from there.
 func TestSettledBeforeMembersChange(t *testing.T) {
 	t.Parallel()
-	c := mustTrio(t, restless)
+	c := mustTrio(t, drowsy)
 	c.mustBear(1, 0, 1, 2)
 	for _, h := range c.hosts {
 		if err := h.Group(1).Settle(); err != nil {
@@ -284,7 +284,7 @@ func TestSettledBeforeMembersChange(t *testing.T) {
 	}
 	for i := range c.hosts {
 		spec := bornSpec(1)
-		if spec.Joins = true; c.restartAt(i, restless).Bear(spec, Leader{}) {
+		if spec.Joins = true; c.restartAt(i, drowsy).Bear(spec, Leader{}) {
 			t.Fatal("it is born again")
 		}
 		if _, err := c.hosts[i].Open(spec); err != nil {
@@ -297,18 +297,18 @@ func TestSettledBeforeMembersChange(t *testing.T) {
 // A host of which one member is left has nobody to vote for unborn groups, which sleep on; when another is back, they are led.
 func TestUnbornWithoutMajority(t *testing.T) {
 	t.Parallel()
-	c := mustTrio(t, restless)
+	c := mustTrio(t, drowsy)
 	c.mustStop(2)
 	c.mustStop(1)
 	h := c.hosts[0]
 	if !h.Bear(bornSpec(1), Leader{}) {
 		t.Fatal("it has to be opened")
 	}
-	h.sleepers.bear(time.Now().Add(orphanAfter))
+	h.sleepers.sweep(time.Now().Add(orphanAfter))
 	if g := h.Group(1); !g.asleep.Load().isUnborn() || g.Leading() != 0 || h.sleepers.bearing.Load() {
 		t.Error("it does not sleep on")
 	}
-	if !c.restartAt(1, restless).Bear(bornSpec(1), Leader{}) {
+	if !c.restartAt(1, drowsy).Bear(bornSpec(1), Leader{}) {
 		t.Fatal("it has to be opened")
 	}
 	await(t, "it is led", func() bool { return c.leads(1) })

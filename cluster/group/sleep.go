@@ -3,6 +3,7 @@ package group
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -113,6 +114,7 @@ func (r *record) take(h *Host, spec *Spec) *queue.Machine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.held(h, spec)
+	r.checkMachine(m)
 	r.machine, r.state, r.woken = nil, nil, true
 	return m
 }
@@ -122,11 +124,11 @@ func (r *record) held(h *Host, spec *Spec) *queue.Machine {
 	if r.machine != nil {
 		return r.machine
 	}
-	m := h.newMachine(*spec)
 	if r.state == nil {
-		return m // nothing has happened in the queue
+		return h.newMachine(*spec) // nothing has happened in the queue
 	}
-	if err := m.Restore(bytes.NewReader(r.state)); err != nil {
+	m, err := queue.Restored(spec.Name, spec.Queue, h.config.Newest, bytes.NewReader(r.state))
+	if err != nil {
 		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the state that it sleeps with: %v", spec.Group, err))
 	}
 	return m
@@ -161,7 +163,7 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 		return false
 	}
 	r := i.rest(led)
-	g.asleep.Store(r)
+	g.put(r)
 	g.running.Store(nil)
 	g.host.groups.forget(i)
 	r.unload(g.host, g.spec.Group)
@@ -171,7 +173,13 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 	if r.leads {
 		g.arm(r)
 	}
+	g.checkArmed(r)
 	return true
+}
+
+// idleAfter is for how long nothing has to happen before the group sleeps.
+func (g *Group) idleAfter() time.Duration {
+	return g.host.config.IdleAfter * time.Duration(max(1, g.sleepless.Load()))
 }
 
 // slept takes account of a nap: who is woken soon sleeps later next time.
@@ -194,15 +202,30 @@ func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
 	if led != 0 && (l.serving() != led || !i.proposer.doze()) {
 		return 0, false
 	}
-	performs, _ := i.outgoing.progress()
-	term, leads := i.LeadsIn()
-	if !performs && i.users.Load() == 0 && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
-		return led, true
+	if i.users.CompareAndSwap(0, noUsers) {
+		performs, _ := i.outgoing.progress()
+		term, leads := i.LeadsIn()
+		if !performs && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
+			return led, true
+		}
+		i.users.Add(-noUsers)
 	}
 	if led != 0 {
 		i.rouse(led)
 	}
 	return 0, false
+}
+
+// noUsers is added to the users of an instance that may fall asleep: none comes any more.
+const noUsers = math.MinInt64 / 2
+
+// use keeps the instance awake until users is decremented, unless it is about to fall asleep, or sleeps.
+func (i *instance) use() bool {
+	if i.users.Add(1) > 0 {
+		return true
+	}
+	i.users.Add(-1)
+	return false
 }
 
 // rouse has a leader go on that was about to sleep.
@@ -238,7 +261,12 @@ func (i *instance) rest(led uint64) (r *record) {
 	r.at = recordedAt{i.PositionOf(is.AppliedIndex()), term}
 	r.leads = r.leads && term == led
 	last, _ := i.store.LastIndex() // it has no errors
-	if r.failed = i.applier.hasStopped() || r.at.Term == 0; r.failed {
+	a := &i.applier
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// What raft has handed to the machine counts as applied, and may have been dropped when it ended; a snapshot does only
+	// when the machine has it.
+	if r.failed = a.stopped || r.at.Term == 0 || !a.has(r.at.Index) || a.machine.Index() > r.at.Index; r.failed {
 		r.leads, r.woken = false, true
 		return r
 	}
@@ -251,10 +279,9 @@ func (i *instance) rest(led uint64) (r *record) {
 	if r.leads {
 		r.stamper = i.proposer.stamp()
 	}
-	i.applier.mu.Lock()
-	defer i.applier.mu.Unlock()
-	i.applier.given = true
-	r.keep(i.applier.machine)
+	r.checkRest(i, led)
+	a.given = true
+	r.keep(a.machine)
 	return r
 }
 
@@ -292,7 +319,7 @@ func (g *Group) wake() *instance {
 	}
 	if g.host.sleepers.restarted(r) {
 		r = r.in(r.at.raft, "")
-		g.asleep.Store(r)
+		g.put(r)
 	}
 	g.slept(r)
 	i := g.host.resume(g, r)
@@ -313,6 +340,9 @@ func (g *Group) settle(i *instance, r *record) {
 		waiting = submitAll(i, waiting)
 	}
 	g.mu.Unlock()
+	if !i.proposer.busy() {
+		i.BeginWithout()
+	}
 	switch {
 	case begins:
 		g.host.tasks.Go(func() {
@@ -365,17 +395,24 @@ func (h *Host) resume(g *Group, r *record) *instance {
 	if r.isUnborn() {
 		store.Found(founding(&g.spec))
 	}
-	i := newInstance(h, g, store, h.config.Logger.With("queue", g.spec.Name, "vhost", g.spec.VHost, "group", g.spec.Group))
+	r.checkWake(store, h.config.Node)
+	var m *queue.Machine
+	if r.failed {
+		m = h.newMachine(g.spec)
+	} else {
+		m = r.take(h, &g.spec)
+	}
+	i := newInstance(h, g, store, m, groupLogger(h.config.Logger, &g.spec))
 	i.applier.log = store
 	i.order = replicated{i}
 	i.leadership.withdrawn = &h.withdrawn
 	if !r.failed {
-		i.applier.machine, i.applier.origin = r.take(h, &g.spec), r.origin
-		store.Started(i.applier.machine.Live, i.applier.machine.Index())
+		i.applier.origin = r.origin
+		store.Started(m.Live, m.Index())
 		i.usage.toReplay(r.replay)
 		i.resumes = r
 	}
-	if r.leads && r.level && !r.elected {
+	if r.serves() {
 		i.resumed.Store(r.at.raft)
 	}
 	if err := i.openRaft(); err != nil {
@@ -407,7 +444,10 @@ func (h *Host) attend(i *instance, r *record) {
 	if i.IsLearner() {
 		h.learners.Begin(i.spec.Group, i)
 	}
-	if i.IsLeader() && i.leadership.term.Load() == 0 {
+	if leads := i.IsLeader(); leads != (i.leadership.term.Load() != 0) {
+		if !leads {
+			i.TenureEnded()
+		}
 		h.tasks.Go(i.review)
 	}
 	switch leader := i.Replica.Leader(); {
@@ -436,9 +476,12 @@ func (g *Group) fire() {
 	}
 }
 
+// serves reports whether the replica serves as soon as it is awake: R1 and R2.
+func (r *record) serves() bool { return r.leads && r.level && !r.elected }
+
 // resumption is where raft goes on.
 func (r *record) resumption() *replica.Resumption {
-	return &replica.Resumption{Leads: r.leads, Term: r.at.raft, At: r.at.Position, Members: r.config, MembersAt: r.configAt}
+	return &replica.Resumption{Leads: r.leads, Serves: r.serves(), Term: r.at.raft, At: r.at.Position, Members: r.config, MembersAt: r.configAt}
 }
 
 // reconfigure has the group take up changed settings if this node leads it.

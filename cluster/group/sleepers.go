@@ -40,12 +40,15 @@ type sleepers struct {
 	keep  int           // so many stay awake
 
 	sweeping, bearing atomic.Bool
+	pace              longLock // held by who is about to wake a group that nobody waits for
 
 	processes sync.Map // by node: the incarnation of the newest one that has been up
-	downSince sync.Map // by node that is down
 
 	mu    sync.Mutex
 	rests map[fsm.GroupID]*rest // of leaders whose members are being put to sleep
+	// orphans has every group that sleeps, and whose leader is not known, or leads no more.
+	orphans map[fsm.GroupID]*Group
+	changes map[string]uint64 // by node: how often it has come or gone
 }
 
 // rest is which members of a group sleep.
@@ -58,7 +61,7 @@ type rest struct {
 
 func (s *sleepers) init(h *Host) {
 	s.host, s.voter, s.after, s.keep = h, newVoter(h), h.config.IdleAfter, h.config.KeepAwake
-	s.rests = map[fsm.GroupID]*rest{}
+	s.rests, s.orphans, s.changes = map[fsm.GroupID]*rest{}, map[fsm.GroupID]*Group{}, map[string]uint64{}
 }
 
 // run looks for groups that may sleep until stop is closed.
@@ -98,7 +101,7 @@ func (s *sleepers) check() {
 	items := map[string][]byte{}
 	for _, i := range h.groups.replicas(func(*instance) bool { return true }) {
 		awake++
-		if now.Sub(i.lastActive()) < s.after*time.Duration(max(1, i.shell.sleepless.Load())) {
+		if now.Sub(i.lastActive()) < i.shell.idleAfter() {
 			continue
 		}
 		at, leads := i.idle(s.after)
@@ -247,7 +250,7 @@ func (s *sleepers) rested(from string, items []election.Item) {
 
 // down finds other leaders for the groups whose leader's node has died: at once for those in which something is soon
 // due, for the others when it has been away for deathPatience. Who waits for one of them wakes it.
-func (s *sleepers) down(node string) {
+func (s *sleepers) down(node string, gone func() bool) {
 	h := s.host
 	soon := h.config.Clock.Now() + fsm.Time(dueSoon)
 	orphans := h.groups.sleepers(func(_ *Group, r *record) bool { return r.leader == node && !r.leads })
@@ -264,23 +267,27 @@ func (s *sleepers) down(node string) {
 			}
 		}
 		began := time.Now()
-		s.succeed(due, node)
+		s.succeed(due, node, gone)
 		for time.Since(began) < election.DeathPatience {
-			if h.config.Mesh.Alive(node) || !h.pause(longestSleepWait/sleepChecks) {
+			if !gone() || !h.pause(longestSleepWait/sleepChecks) {
 				return
 			}
 		}
-		s.succeed(rest, node)
+		s.succeed(rest, node, gone)
 	})
 }
 
 // succeed has groups elect another leader: asleep, and those that cannot awake.
-func (s *sleepers) succeed(orphans []*Group, dead string) {
+func (s *sleepers) succeed(orphans []*Group, dead string, gone func() bool) {
 	if len(orphans) == 0 {
 		return
 	}
-	s.voter.takeOver(orphans, dead)
-	s.wakeAll(slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) || g.asleep.Load().isUnborn() }), func() bool { return !s.host.config.Mesh.Alive(dead) })
+	s.voter.takeOver(orphans, dead, gone)
+	orphans = slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) })
+	if gone() {
+		orphans = slices.DeleteFunc(orphans, (*Group).forsake)
+	}
+	s.wakeAll(orphans, gone)
 }
 
 // up wakes the groups led here of which a node may lack something.
@@ -298,11 +305,18 @@ func (s *sleepers) wakeAll(all []*Group, reason func() bool) {
 		if !g.Asleep() {
 			continue
 		}
-		if !reason() || !s.host.pause(time.Second/wakesPerSecond) {
+		if !s.turn(reason) {
 			return
 		}
 		g.wake()
 	}
+}
+
+// turn waits until one more may be woken, and reports whether there still is a reason.
+func (s *sleepers) turn(reason func() bool) bool {
+	s.pace.Lock()
+	defer s.pace.Unlock()
+	return reason() && s.host.pause(time.Second/wakesPerSecond)
 }
 
 // pause waits, and reports whether the host goes on.
@@ -380,20 +394,52 @@ func (w *wish) note(now time.Time) bool {
 // those that sleep are woken, and those that have woken and heard of no leader search.
 func (s *sleepers) sweep(now time.Time) {
 	h := s.host
-	s.bear(now)
 	for _, i := range h.groups.replicas(func(i *instance) bool { return (i.resumes != nil || s.after > 0) && leaderless(i) }) {
 		if leader := i.Leader(); !i.IsClosed() && (leader == "" || !h.config.Mesh.Alive(leader) || s.restarted(i.resumes)) {
 			search(i)
 		}
 	}
-	orphans := h.groups.sleepers(func(_ *Group, r *record) bool {
-		return !r.leads && !r.isUnborn() && (r.leader == "" && now.Sub(r.noted) >= orphanAfter || s.restarted(r))
-	})
+	orphans := s.bear(s.deserted(now))
 	if len(orphans) > 0 && s.sweeping.CompareAndSwap(false, true) {
 		h.tasks.Go(func() {
 			defer s.sweeping.Store(false)
 			s.wakeAll(orphans, func() bool { return true })
 		})
+	}
+}
+
+// deserted returns the groups that sleep and have had no leader for a while.
+func (s *sleepers) deserted(now time.Time) (all []*Group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, g := range s.orphans {
+		switch r := g.asleep.Load(); {
+		case r == nil || !s.orphaned(r) || g.ended.Load():
+			delete(s.orphans, id)
+		case r.leader != "" || now.Sub(r.noted) >= orphanAfter:
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// orphaned reports whether a group that sleeps has no leader as far as is known here.
+func (s *sleepers) orphaned(r *record) bool { return !r.leads && r.leader == "" || s.restarted(r) }
+
+// put has a group sleep, or go on to sleep, as the record says.
+func (g *Group) put(r *record) {
+	g.asleep.Store(r)
+	if s := &g.host.sleepers; s.orphaned(r) {
+		s.adopt([]*Group{g})
+	}
+}
+
+// adopt has groups looked at that may be orphans.
+func (s *sleepers) adopt(all []*Group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range all {
+		s.orphans[g.spec.Group] = g
 	}
 }
 
@@ -416,14 +462,30 @@ func (s *sleepers) restarted(r *record) bool {
 
 // peerChanged passes on that a node has come or gone.
 func (s *sleepers) peerChanged(ev peer.Event) {
-	if ev.Up {
-		s.processes.Store(ev.Node, ev.Incarnation)
-		s.downSince.Delete(ev.Node)
-		s.up(ev.Node)
-	} else {
-		s.downSince.Store(ev.Node, time.Now())
-		s.down(ev.Node)
+	changes := s.changed(ev.Node)
+	if !ev.Up {
+		s.down(ev.Node, func() bool { return s.unchanged(ev.Node, changes) && !s.host.config.Mesh.Alive(ev.Node) })
+		return
 	}
+	if was, _ := s.processes.Swap(ev.Node, ev.Incarnation); was != any(ev.Incarnation) {
+		s.adopt(s.host.groups.sleepers(func(_ *Group, r *record) bool { return s.restarted(r) }))
+	}
+	s.up(ev.Node)
+}
+
+// changed notes that a node has come or gone, and returns how often it has.
+func (s *sleepers) changed(node string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changes[node]++
+	return s.changes[node]
+}
+
+// unchanged reports whether a node has neither come nor gone since.
+func (s *sleepers) unchanged(node string, changes uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changes[node] == changes
 }
 
 // lastActive is when the group last applied something, or woke.
@@ -449,24 +511,29 @@ func (i *instance) idle(long time.Duration) (at recordedAt, ok bool) {
 		}
 	}
 	at = recordedAt{i.PositionOf(last), term}
-	return at, at.Term != 0 && i.applier.rests(func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
+	return at, at.Term != 0 && i.applier.rests(last, func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
 }
 
-// follows reports whether a replica has all that a leader has, and has applied it. A candidate of the term that has lost
-// is one for raft as long as it is awake.
+// follows reports whether a replica has all that a leader has, and its machine as well: raft counts what it has handed over.
+// A candidate of the term that has lost is one for raft as long as it is awake.
 func (i *instance) follows(leader string, want recordedAt) bool {
 	is := i.Raft()
 	role, term := i.Role()
 	return role != raft.Leader && term == want.raft && i.Leader() == leader && !i.IsLearner() && !i.Barred() && i.usage.writing.Load() == 0 &&
-		is.LastIndex() == want.Index && is.AppliedIndex() == want.Index && i.LastStored() == want.Index && i.LogEnd() == want.Position
+		is.LastIndex() == want.Index && is.AppliedIndex() == want.Index && i.LastStored() == want.Index && i.LogEnd() == want.Position &&
+		i.applier.hasUpTo(want.Index)
 }
 
-// rests reports whether the machine waits for nothing before a deadline that is far, and has all settings.
-func (a *applier) rests(far func(deadline fsm.Time) bool, s *settings) bool {
+// rests reports whether the machine has every command up to an index, waits for nothing before a deadline that is far, and
+// has all settings.
+func (a *applier) rests(last uint64, far func(deadline fsm.Time) bool, s *settings) bool {
 	if !a.mu.TryLock() {
 		return false
 	}
 	defer a.mu.Unlock()
+	if a.given {
+		return false
+	}
 	d := a.machine.NextDeadline()
-	return !a.stopped && (d == 0 || far(d)) && a.machine.Stats().Outbox.Messages == 0 && !s.wait(a.machine.Config())
+	return !a.stopped && a.has(last) && (d == 0 || far(d)) && a.machine.Stats().Outbox.Messages == 0 && !s.wait(a.machine.Config())
 }
