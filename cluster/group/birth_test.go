@@ -301,6 +301,7 @@ func TestUnbornWithoutMajority(t *testing.T) {
 	c.mustStop(2)
 	c.mustStop(1)
 	h := c.hosts[0]
+	await(t, "both are down", func() bool { return !h.mesh.Alive(trioNames[1]) && !h.mesh.Alive(trioNames[2]) })
 	if !h.Bear(bornSpec(1), Leader{}) {
 		t.Fatal("it has to be opened")
 	}
