@@ -146,7 +146,7 @@ func (h *Host) storeOf(spec *Spec) (*raftlog.Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	owner := fmt.Sprintf("%q in vhost %q, number %d", spec.Name, spec.VHost, spec.Queue)
+	owner := ownerOf(spec)
 	switch {
 	case left == 0:
 	case was == owner:

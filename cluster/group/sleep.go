@@ -33,9 +33,11 @@ const (
 //	R2: leads ⇒ the raft of this process led in the term at.raft until it ended: no entry of that term exists
 //	    that is not in the log here. Or a majority has elected this node in it, and there is no such entry.
 //	R3: while it sleeps nobody writes its log. Term and vote change by the voter, which replaces the record.
-//	R4: leads ⇒ this process has put it to sleep, or counted the votes: a record does not outlive its process.
+//	R4: leads ⇒ this process has put it to sleep, or counted the votes, or was there when it was declared: a record
+//	    does not outlive its process.
 //	R5: every request of raft wakes the group first.
 //	R6: stats are the machine's, the deadline among them: the leader's node wakes the group for it.
+//	R7: isUnborn ⇒ at is foundedAt, and nothing of the group is stored but what it was founded with.
 type record struct {
 	at       recordedAt
 	leads    bool
@@ -59,6 +61,7 @@ type record struct {
 	process  [16]byte      // of the leader's node
 	noted    time.Time     // since when this is the leader
 	wish     wish          // for a leader
+	unborn   atomic.Bool   // nothing of it is stored: it is as it was founded
 
 	mu      sync.Mutex
 	machine *queue.Machine // nil: state is in its place, or it is being woken
@@ -120,6 +123,9 @@ func (r *record) take(h *Host, spec *Spec) *queue.Machine {
 func (r *record) held(h *Host, spec *Spec) *queue.Machine {
 	if r.machine != nil {
 		return r.machine
+	}
+	if r.state == nil {
+		return h.newMachine(*spec) // nothing has happened in the queue
 	}
 	m, err := queue.Restored(spec.Name, spec.Queue, h.config.Newest, bytes.NewReader(r.state))
 	if err != nil {
@@ -249,6 +255,7 @@ func (i *instance) rest(led uint64) (r *record) {
 	if err != nil {
 		i.host.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the term that it sleeps in: %v", i.spec.Group, err))
 	}
+	r.unborn.Store(i.store.IsUnborn())
 	r.origin, r.live = i.store.Origin(), uint64(i.store.LiveBytes())
 	is := i.Raft()
 	r.at = recordedAt{i.PositionOf(is.AppliedIndex()), term}
@@ -387,6 +394,9 @@ func (h *Host) resume(g *Group, r *record) *instance {
 	if err != nil {
 		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: open its log: %v", g.spec.Group, err))
 	}
+	if r.isUnborn() {
+		store.Found(founding(&g.spec))
+	}
 	r.checkWake(store, h.config.Node)
 	var m *queue.Machine
 	if r.failed {
@@ -486,7 +496,12 @@ func (g *Group) reconfigure() {
 	if !r.leads {
 		return
 	}
-	if want := g.host.wantedSettings(&g.spec); want.Revision >= r.settings.GetRevision() && !proto.Equal(want, r.settings) {
+	want := g.host.wantedSettings(&g.spec)
+	if r.stats.Applied == 0 && !ends(want) {
+		g.expect(want)
+		return
+	}
+	if want.Revision >= r.settings.GetRevision() && !proto.Equal(want, r.settings) {
 		g.wake()
 	}
 }

@@ -39,8 +39,8 @@ type sleepers struct {
 	after time.Duration // how long a group is idle; 0: none sleeps
 	keep  int           // so many stay awake
 
-	sweeping atomic.Bool
-	pace     longLock // held by who is about to wake a group that nobody waits for
+	sweeping, bearing atomic.Bool
+	pace              longLock // held by who is about to wake a group that nobody waits for
 
 	processes sync.Map // by node: the incarnation of the newest one that has been up
 
@@ -66,10 +66,16 @@ func (s *sleepers) init(h *Host) {
 
 // run looks for groups that may sleep until stop is closed.
 func (s *sleepers) run(stop <-chan struct{}) {
-	if s.after > 0 && s.host.config.Heartbeat == 0 { // else the members of one that sleeps would stand for election
+	every := longestSleepWait
+	if s.after > 0 {
+		every = min(every, s.after/sleepChecks)
+	}
+	if s.host.config.Heartbeat == 0 { // else the members of one that sleeps would stand for election
 		swept := time.Now()
-		worker.Every(stop, min(s.after/sleepChecks, longestSleepWait), func() {
-			s.check()
+		worker.Every(stop, every, func() {
+			if s.after > 0 {
+				s.check()
+			}
 			if now := time.Now(); now.Sub(swept) >= sweepEvery {
 				swept = now
 				s.sweep(now)
@@ -277,7 +283,11 @@ func (s *sleepers) succeed(orphans []*Group, dead string, gone func() bool) {
 		return
 	}
 	s.voter.takeOver(orphans, dead, gone)
-	s.wakeAll(slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) }), gone)
+	orphans = slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) })
+	if gone() {
+		orphans = slices.DeleteFunc(orphans, (*Group).forsake)
+	}
+	s.wakeAll(orphans, gone)
 }
 
 // up wakes the groups led here of which a node may lack something.
@@ -384,12 +394,13 @@ func (w *wish) note(now time.Time) bool {
 // those that sleep are woken, and those that have woken and heard of no leader search.
 func (s *sleepers) sweep(now time.Time) {
 	h := s.host
-	for _, i := range h.groups.replicas(leaderless) {
+	for _, i := range h.groups.replicas(func(i *instance) bool { return (i.resumes != nil || s.after > 0) && leaderless(i) }) {
 		if leader := i.Leader(); !i.IsClosed() && (leader == "" || !h.config.Mesh.Alive(leader) || s.restarted(i.resumes)) {
 			search(i)
 		}
 	}
-	if orphans := s.deserted(now); len(orphans) > 0 && s.sweeping.CompareAndSwap(false, true) {
+	orphans := s.bear(s.deserted(now))
+	if len(orphans) > 0 && s.sweeping.CompareAndSwap(false, true) {
 		h.tasks.Go(func() {
 			defer s.sweeping.Store(false)
 			s.wakeAll(orphans, func() bool { return true })

@@ -189,12 +189,19 @@ func (v *voter) vote(candidate string, items []election.Item) (given []election.
 			continue
 		}
 		groups, requests = append(groups, g), append(requests, it)
-		ballots = append(ballots, raftlog.Ballot{Group: it.Group, Term: it.Term, Index: it.Position.Index, IndexTerm: it.Position.Term})
+		b := raftlog.Ballot{Group: it.Group, Term: it.Term, Index: it.Position.Index, IndexTerm: it.Position.Term}
+		if g.asleep.Load().isUnborn() {
+			f := founding(&g.spec)
+			b.Founding = &f
+		}
+		ballots = append(ballots, b)
 	}
 	for n, yes := range v.host.config.Store.Vote(candidate, ballots) {
 		if yes {
 			g := groups[n]
-			g.put(g.asleep.Load().in(requests[n].Term, ""))
+			r := g.asleep.Load().in(requests[n].Term, "")
+			r.unborn.Store(false)
+			g.put(r)
 			given = append(given, requests[n])
 		}
 	}
@@ -244,6 +251,7 @@ func (v *voter) lead(won []election.Item) {
 			}
 		}
 		h.config.Outside.Led(g, it.Term)
+		g.reconfigure() // nobody did without a leader
 	}
 	for node, list := range tell {
 		h.elections.Send(node, list)
@@ -288,7 +296,9 @@ func (g *Group) won(term uint64) bool {
 	}
 	w := r.in(term, h.config.Node)
 	w.leads, w.elected = true, true
-	w.lacks = h.unreachable(w.members)
+	if w.at.Index > foundedAt.Index { // which every member has
+		w.lacks = h.unreachable(w.members)
+	}
 	w.stamper.Begin(h.config.Clock, w.stats.Clock)
 	g.put(w)
 	g.arm(w)
@@ -306,6 +316,7 @@ func (r *record) in(term uint64, leader string) *record {
 		replay: r.replay, origin: r.origin, live: r.live, machine: r.machine, state: r.state, woken: r.woken, noted: time.Now(),
 	}
 	n.missed.Store(r.missed.Load())
+	n.unborn.Store(r.unborn.Load())
 	r.machine, r.state, r.woken = nil, nil, true
 	return n
 }

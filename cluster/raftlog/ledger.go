@@ -71,6 +71,7 @@ type place struct {
 	record   record
 	end      logEnd // whether or not the record says so
 	read     bool   // end is what the store has, and so are term and vote of the record
+	blank    bool   // nothing is in its log
 	plain    bool   // when the group was unloaded it had no snapshot, nor ever begun one: it has term, vote and headers
 }
 
@@ -571,11 +572,18 @@ func (p *place) get() record {
 	return p.record
 }
 
-// getWithEnd is get, and what the log ends with.
-func (p *place) getWithEnd() (record, logEnd) {
+// getWithEnd is get, what the log ends with, and whether there is none.
+func (p *place) getWithEnd() (r record, end logEnd, blank bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.record, p.end
+	return p.record, p.end, p.blank
+}
+
+// readNothing notes that nothing of the group is stored.
+func (p *place) readNothing() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.end, p.read, p.blank = logEnd{}, true, true
 }
 
 // isRead reports whether the group was loaded since the store was opened.
@@ -651,7 +659,7 @@ func (p *place) claim() {
 func (p *place) acknowledge(index, term uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.end, p.read = logEnd{index, term}, true
+	p.end, p.read, p.blank = logEnd{index, term}, true, index == 0
 	r := &p.record
 	if r.doubt != "" || r.index == index && r.indexTerm == term {
 		return

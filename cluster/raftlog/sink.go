@@ -210,7 +210,7 @@ func (k *Sink) finish() error {
 		return errNotLive
 	}
 	k.addChunk()
-	k.g.place.claim()
+	k.g.begin()
 	k.g.awaitDurable()
 	k.g.closing.Lock()
 	defer k.g.closing.Unlock()

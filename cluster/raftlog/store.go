@@ -318,6 +318,10 @@ func (s *Store) listGroups() ([]fsm.GroupID, error) {
 // group's raft must have been shut down; a Group that was returned before refuses to store
 // anything afterwards.
 func (s *Store) DropGroup(id fsm.GroupID) error {
+	if !s.Has(id) {
+		s.ledger.forget(id)
+		return nil
+	}
 	s.mu.Lock()
 	sl := s.groups[id]
 	delete(s.groups, id)
