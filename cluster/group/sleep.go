@@ -32,7 +32,7 @@ const (
 //	R2: leads ⇒ the raft of this process led in the term at.raft until it ended: no entry of that term exists
 //	    that is not in the log here. Or a majority has elected this node in it, and there is no such entry.
 //	R3: while it sleeps nobody writes its log. Term and vote change by the voter, which replaces the record.
-//	R4: leads ⇒ this process has put it to sleep, or counted the votes: a record does not outlive its process.
+//	R4: leads ⇒ this process has put it to sleep, or counted the votes. On disk nobody leads, see TakeUp.
 //	R5: every request of raft wakes the group first.
 //	R6: stats are the machine's, the deadline among them: the leader's node wakes the group for it.
 type record struct {
@@ -47,10 +47,10 @@ type record struct {
 	stats    Stats
 	settings *QueueConfig
 	since    time.Time
-	level    bool     // R1 holds: everything in the log is applied
-	failed   bool     // the machine has failed, or is at no entry that is known: the replica is opened from its disk
-	lacks    []string // members that may lack entries: their nodes were down
-	replay   int64    // see usage
+	level    bool                     // R1 holds: everything in the log is applied
+	failed   bool                     // the machine has failed, or is at no entry that is known: the replica is opened from its disk
+	lacks    atomic.Pointer[[]string] // members that may lack entries: their nodes were down; nil: none
+	replay   int64                    // see usage
 	origin   uint64
 	live     uint64        // bytes of payloads
 	stamper  clock.Stamper // the leader's
@@ -58,6 +58,9 @@ type record struct {
 	process  [16]byte      // of the leader's node
 	noted    time.Time     // since when this is the leader
 	wish     wish          // for a leader
+	stored   bool          // it was on disk when the process began: without a state, the machine is what the log says
+
+	sessions, suspected []queue.Boot // see boots
 
 	mu      sync.Mutex
 	machine *queue.Machine // nil: state is in its place, or it is being woken
@@ -101,27 +104,43 @@ func (r *record) view(h *Host, spec *Spec, f func(m *queue.Machine)) bool {
 	if r.woken {
 		return false
 	}
-	f(r.held(h, spec))
-	return true
+	m := r.held(h, spec)
+	if m != nil {
+		f(m)
+	}
+	return m != nil
 }
 
-// take gives the machine away.
+// take gives the machine away; nil: it cannot be made, and the replica is opened from its disk.
 func (r *record) take(h *Host, spec *Spec) *queue.Machine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m := r.held(h, spec)
+	var m *queue.Machine
+	if !r.woken {
+		m = r.held(h, spec)
+	}
 	r.machine, r.state, r.woken = nil, nil, true
 	return m
 }
 
-// held returns the machine. The caller holds mu.
+// held returns the machine, or nil. The caller holds mu.
 func (r *record) held(h *Host, spec *Spec) *queue.Machine {
 	if r.machine != nil {
 		return r.machine
 	}
+	var err error
 	m := h.newMachine(*spec)
-	if err := m.Restore(bytes.NewReader(r.state)); err != nil {
-		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the state that it sleeps with: %v", spec.Group, err))
+	if r.state != nil || !r.stored {
+		if err = m.Restore(bytes.NewReader(r.state)); err != nil && !r.stored {
+			h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the state that it sleeps with: %v", spec.Group, err))
+		}
+	} else if m, err = h.replayed(spec, r.at.Index); err == nil {
+		r.machine = m
+	}
+	if err != nil {
+		h.config.Logger.Warn("the state of a queue that slept cannot be made", "group", spec.Group, "error", err)
+		r.woken = true
+		return nil
 	}
 	return m
 }
@@ -129,6 +148,7 @@ func (r *record) held(h *Host, spec *Spec) *queue.Machine {
 // keep puts the machine into the record, encoded if that is small.
 func (r *record) keep(m *queue.Machine) {
 	r.machine, r.stats, r.settings = m, StatsOf(m), m.Config()
+	r.sessions, r.suspected = m.SessionNodes(), m.SuspectedNodes()
 	if s := &r.stats; s.Ready.Messages+s.Unacknowledged.Messages > 0 || s.Consumers > 0 {
 		return
 	}
@@ -155,6 +175,7 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 		return false
 	}
 	r := i.rest(led)
+	r.store(i.store, &g.spec)
 	g.asleep.Store(r)
 	g.running.Store(nil)
 	g.host.groups.forget(i)
@@ -218,7 +239,7 @@ func (i *instance) rest(led uint64) (r *record) {
 	r.members = i.Configuration()
 	if r.leads {
 		r.leader = i.Node()
-		r.lacks = i.host.unreachable(r.members)
+		r.setLacking(i.host.unreachable(r.members))
 	}
 	i.close() // R2: what raft has taken until it has ended is in the log
 	i.host.elections.end(i.spec.Group)
@@ -359,8 +380,11 @@ func (h *Host) resume(g *Group, r *record) *instance {
 	i.applier.log = store
 	i.order = replicated{i}
 	i.leadership.withdrawn = &h.withdrawn
-	if !r.failed {
-		i.applier.machine, i.applier.origin = r.take(h, &g.spec), r.origin
+	if r.stored {
+		r.origin = store.Origin()
+	}
+	if m := r.take(h, &g.spec); m != nil {
+		i.applier.machine, i.applier.origin = m, r.origin
 		store.Started(i.applier.machine.Live, i.applier.machine.Index())
 		i.usage.toReplay(r.replay)
 		i.resumes = r

@@ -1,6 +1,8 @@
 package group
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,6 +28,10 @@ const (
 	// sweepEvery is how often orphans are looked for, and orphanAfter how long a replica without a leader is one.
 	sweepEvery  = time.Second
 	orphanAfter = 2 * time.Second
+	// restartPatience is for how long a node that was restarted is waited for to take up what it led.
+	restartPatience = 20 * time.Second
+	// levelWait is how long a member that was down has to say that it lacks nothing before it is woken.
+	levelWait = time.Second
 	// sleepless bounds how many times longer a group is idle before it sleeps again if it was soon woken each time.
 	sleepless = 32
 )
@@ -40,7 +46,8 @@ type sleepers struct {
 
 	sweeping atomic.Bool
 
-	processes sync.Map // by node: the incarnation of the newest one that has been up
+	processes sync.Map // by node: the newest process that has been up
+	patience  time.Duration
 
 	mu    sync.Mutex
 	rests map[fsm.GroupID]*rest // of leaders whose members are being put to sleep
@@ -56,12 +63,15 @@ type rest struct {
 
 func (s *sleepers) init(h *Host) {
 	s.host, s.voter, s.after, s.keep = h, newVoter(h), h.config.IdleAfter, h.config.KeepAwake
-	s.rests = map[fsm.GroupID]*rest{}
+	s.rests, s.patience = map[fsm.GroupID]*rest{}, restartPatience
 }
+
+// on reports whether groups sleep: else the members of one that does would stand for election.
+func (s *sleepers) on() bool { return s.after > 0 && s.host.config.Heartbeat == 0 }
 
 // run looks for groups that may sleep until stop is closed.
 func (s *sleepers) run(stop <-chan struct{}) {
-	if s.after > 0 && s.host.config.Heartbeat == 0 { // else the members of one that sleeps would stand for election
+	if s.on() {
 		swept := time.Now()
 		worker.Every(stop, min(s.after/sleepChecks, longestSleepWait), func() {
 			s.check()
@@ -224,6 +234,9 @@ func (s *sleepers) rested(from string, items []item) {
 	var ready []*Group
 	s.mu.Lock()
 	for _, it := range items {
+		if g := s.host.groups.sleeper(it.group); g != nil {
+			g.level(from, it)
+		}
 		r := s.rests[it.group]
 		if r == nil || r.at != (recordedAt{it.position, it.term}) {
 			continue
@@ -240,6 +253,11 @@ func (s *sleepers) rested(from string, items []item) {
 // down finds other leaders for the groups whose leader's node has died: at once for those in which something is soon
 // due, for the others when it has been away for deathPatience. Who waits for one of them wakes it.
 func (s *sleepers) down(node string) {
+	s.replace(node, func() bool { return !s.host.config.Mesh.Alive(node) })
+}
+
+// replace does that as long as the leader's node is still away.
+func (s *sleepers) replace(node string, still func() bool) {
 	h := s.host
 	soon := h.config.Clock.Now() + fsm.Time(dueSoon)
 	orphans := h.groups.sleepers(func(_ *Group, r *record) bool { return r.leader == node && !r.leads })
@@ -256,31 +274,67 @@ func (s *sleepers) down(node string) {
 			}
 		}
 		began := time.Now()
-		s.succeed(due, node)
+		s.succeed(due, node, still)
 		for time.Since(began) < deathPatience {
-			if h.config.Mesh.Alive(node) || !h.pause(longestSleepWait/sleepChecks) {
+			if !still() || !h.pause(longestSleepWait/sleepChecks) {
 				return
 			}
 		}
-		s.succeed(rest, node)
+		byDeadline(rest)
+		s.succeed(rest, node, still)
 	})
 }
 
+// byDeadline sorts groups that sleep: first those in which something is due first.
+func byDeadline(groups []*Group) {
+	due := map[*Group]fsm.Time{}
+	for _, g := range groups {
+		due[g] = math.MaxInt64
+		if r := g.asleep.Load(); r != nil && r.stats.NextDeadline != 0 {
+			due[g] = r.stats.NextDeadline
+		}
+	}
+	slices.SortFunc(groups, func(a, b *Group) int { return cmp.Compare(due[a], due[b]) })
+}
+
 // succeed has groups elect another leader: asleep, and those that cannot awake.
-func (s *sleepers) succeed(orphans []*Group, dead string) {
+func (s *sleepers) succeed(orphans []*Group, dead string, still func() bool) {
 	if len(orphans) == 0 {
 		return
 	}
-	s.voter.takeOver(orphans, dead)
-	s.wakeAll(slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) }), func() bool { return !s.host.config.Mesh.Alive(dead) })
+	s.voter.takeOver(orphans, dead, still)
+	s.wakeAll(slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) }), still)
 }
 
-// up wakes the groups led here of which a node may lack something.
+// up wakes the groups led here of which a node may lack something. Where nobody has served in the term, it may lack only the
+// word of who leads: it is woken if it does not say so.
 func (s *sleepers) up(node string) {
 	h := s.host
-	lacking := h.groups.sleepers(func(_ *Group, r *record) bool { return r.leads && slices.Contains(r.lacks, node) })
+	var unserved []*Group
+	lacking := h.groups.sleepers(func(g *Group, r *record) bool {
+		if !r.leads || !slices.Contains(r.lacking(), node) {
+			return false
+		}
+		if r.elected {
+			unserved = append(unserved, g)
+		}
+		return !r.elected
+	})
+	still := func() bool { return h.config.Mesh.Alive(node) }
 	if len(lacking) > 0 {
-		h.tasks.Go(func() { s.wakeAll(lacking, func() bool { return h.config.Mesh.Alive(node) }) })
+		h.tasks.Go(func() { s.wakeAll(lacking, still) })
+	}
+	if len(unserved) > 0 {
+		h.tasks.Go(func() {
+			var tell []byte
+			for _, g := range unserved {
+				tell = g.appendLed(tell)
+			}
+			h.elections.send(node, tell)
+			if h.pause(levelWait) {
+				s.wakeAll(slices.DeleteFunc(unserved, func(g *Group) bool { return !g.mayLack(node) }), still)
+			}
+		})
 	}
 }
 
@@ -378,7 +432,7 @@ func (s *sleepers) sweep(now time.Time) {
 		}
 	}
 	orphans := h.groups.sleepers(func(_ *Group, r *record) bool {
-		return !r.leads && (r.leader == "" && now.Sub(r.noted) >= orphanAfter || s.restarted(r))
+		return !r.leads && (r.leader == "" && now.Sub(r.noted) >= orphanAfter || s.restarted(r) && s.overdue(r, now))
 	})
 	if len(orphans) > 0 && s.sweeping.CompareAndSwap(false, true) {
 		h.tasks.Go(func() {
@@ -390,25 +444,38 @@ func (s *sleepers) sweep(now time.Time) {
 
 // sign notes which process of its node leads a group.
 func (s *sleepers) sign(r *record) {
-	r.process, r.noted = s.process(r.leader), time.Now()
+	r.process, r.noted = s.process(r.leader).of, time.Now()
 }
 
-func (s *sleepers) process(node string) (of [16]byte) {
-	if p, ok := s.processes.Load(node); ok {
-		of = p.([16]byte)
+// process is one of a node.
+type process struct {
+	of    [16]byte  // its incarnation
+	since time.Time // it is known
+}
+
+func (s *sleepers) process(node string) (p process) {
+	if known, ok := s.processes.Load(node); ok {
+		p = known.(process)
 	}
-	return of
+	return p
 }
 
-// restarted reports whether the leader's node has been restarted since: it leads no more (R4).
+// restarted reports whether the leader's node has been restarted since: it leads no more (R4). One that was not up yet may
+// be the same as ever.
 func (s *sleepers) restarted(r *record) bool {
-	return r != nil && !r.leads && r.leader != "" && s.process(r.leader) != r.process
+	if r == nil || r.leads || r.leader == "" {
+		return false
+	}
+	p := s.process(r.leader)
+	return r.leader == s.host.config.Node || p.of != r.process && !p.since.IsZero()
 }
 
 // peerChanged passes on that a node has come or gone.
 func (s *sleepers) peerChanged(ev peer.Event) {
 	if ev.Up {
-		s.processes.Store(ev.Node, ev.Incarnation)
+		if s.process(ev.Node).of != ev.Incarnation {
+			s.processes.Store(ev.Node, process{ev.Incarnation, time.Now()})
+		}
 		s.up(ev.Node)
 	} else {
 		s.down(ev.Node)

@@ -47,8 +47,8 @@ func (g *Group) orphaned(dead string) bool {
 }
 
 // takeOver stands for the leadership of those groups whose leader's node has died that are this node's to take, as long
-// as it is dead, and waits until all of them have leaders. Those that are orphaned all the same have to be woken.
-func (v *voter) takeOver(orphans []*Group, dead string) {
+// as that is still so, and waits until all of them have leaders. Those that are orphaned all the same have to be woken.
+func (v *voter) takeOver(orphans []*Group, dead string, still func() bool) {
 	h := v.host
 	if h.withdrawn.Load() {
 		return
@@ -77,7 +77,7 @@ func (v *voter) takeOver(orphans []*Group, dead string) {
 	before := len(orphans)
 	for inVain := 0; inVain < takeoverAttempts; inVain++ {
 		for some := range slices.Chunk(items, takeoverBatch) {
-			if h.config.Mesh.Alive(dead) {
+			if !still() {
 				return
 			}
 			v.stand(some)
@@ -108,6 +108,9 @@ func (v *voter) undecided(items []item) []item {
 // candidate is which of the members stands after the death of a node. All that see the same nodes agree, and each gets
 // its share.
 func (v *voter) candidate(id fsm.GroupID, r *record, dead string) (chosen string) {
+	if dead == v.host.config.Node { // it led before it was restarted
+		return dead
+	}
 	best := uint64(0)
 	for _, m := range r.members {
 		if !m.Voter || m.Node == dead || !v.alive(m.Node) || v.host.elections.draining(m.Node) {
@@ -159,6 +162,11 @@ func (v *voter) requested(from string, items []item) {
 			it.kind = itemVoted
 			answer = appendItem(answer, it)
 		}
+		for _, it := range items {
+			if g := v.host.groups.sleeper(it.group); g != nil {
+				answer = g.appendLed(answer)
+			}
+		}
 		if len(answer) > 0 {
 			v.host.elections.send(from, answer)
 		}
@@ -196,7 +204,7 @@ func (v *voter) vote(candidate string, items []item) (given []item) {
 // mayVote reports what of raft's conditions for a vote is not on disk: no leader is known, and the candidate is a voter.
 // A replica that has more than the candidate does not vote, nor does it take the term.
 func (v *voter) mayVote(r *record, candidate string, it item) bool {
-	led := r.leads || r.leader != "" && r.leader != candidate && v.alive(r.leader)
+	led := r.leads || r.leader != "" && r.leader != candidate && v.alive(r.leader) && !v.host.sleepers.restarted(r)
 	votes := func(node string) bool { return slices.Contains(r.members, replica.Member{Node: node, Voter: true}) }
 	return r.level && !r.failed && !led && votes(candidate) && votes(v.host.config.Node) && !it.position.Less(r.at.Position)
 }
@@ -245,16 +253,22 @@ func (v *voter) lead(won []item) {
 // heard takes up who leads groups that sleep here. It does not wait for those that wake.
 func (v *voter) heard(from string, items []item) {
 	v.host.tasks.Go(func() {
+		var answer []byte
 		for _, it := range items {
-			if g := v.host.groups.sleeper(it.group); g != nil {
-				g.lost(from, it)
+			if g := v.host.groups.sleeper(it.group); g != nil && g.lost(from, it) {
+				it.kind = itemRests
+				answer = appendItem(answer, it)
 			}
+		}
+		if len(answer) > 0 {
+			v.host.elections.send(from, answer)
 		}
 	})
 }
 
-// lost takes up that another member has won. Who leads in an earlier term has missed the vote, and finds out by leading.
-func (g *Group) lost(from string, it item) {
+// lost takes up that another member has won, and reports whether this one has all that it has. Who leads in an earlier
+// term has missed the vote, and finds out by leading.
+func (g *Group) lost(from string, it item) (level bool) {
 	g.changing.Lock()
 	defer g.changing.Unlock()
 	r := g.asleep.Load()
@@ -262,11 +276,13 @@ func (g *Group) lost(from string, it item) {
 	case r == nil || g.ended.Load():
 	case r.leads && r.at.raft < it.term:
 		g.call()
-	case !r.leads && r.at == (recordedAt{it.position, it.term}):
+	case !r.leads && r.at.Position == it.position && r.at.raft <= it.term:
 		n := r.in(it.term, from)
 		g.host.sleepers.sign(n)
 		g.asleep.Store(n)
+		return true
 	}
+	return false
 }
 
 // won makes a replica that sleeps the leader of the term in which it has been elected.
@@ -280,9 +296,14 @@ func (g *Group) won(term uint64) bool {
 	}
 	w := r.in(term, h.config.Node)
 	w.leads, w.elected = true, true
-	w.lacks = h.unreachable(w.members)
+	if slices.ContainsFunc(w.lacking(), h.config.Mesh.Alive) {
+		g.call() // nobody has seen to it since
+	}
+	w.setLacking(append(h.unreachable(w.members), w.lacking()...))
 	w.stamper.Begin(h.config.Clock, w.stats.Clock)
 	g.asleep.Store(w)
+	h.applying.roleChanged(&g.spec, true)
+	h.applying.boots.set(g.spec.Group, w.sessions, w.suspected)
 	g.arm(w)
 	return true
 }
@@ -295,8 +316,10 @@ func (r *record) in(term uint64, leader string) *record {
 		at: recordedAt{r.at.Position, term}, leader: leader, members: r.members, config: r.config, configAt: r.configAt,
 		snapshot: r.snapshot, stats: r.stats, settings: r.settings, since: r.since, level: r.level, failed: r.failed,
 		replay: r.replay, origin: r.origin, live: r.live, machine: r.machine, state: r.state, woken: r.woken, noted: time.Now(),
+		stored: r.stored, sessions: r.sessions, suspected: r.suspected,
 	}
 	n.missed.Store(r.missed.Load())
+	n.lacks.Store(r.lacks.Load())
 	r.machine, r.state, r.woken = nil, nil, true
 	return n
 }

@@ -1,0 +1,212 @@
+package group
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// maxStoredState is how large a state may be that is stored with a record. A larger one is made again from the log.
+const maxStoredState = 512
+
+// storedRecord is what of a record is on disk: whatever cannot be read elsewhere without opening the group. It is
+// a hint, see raftlog.Group.Sleep.
+type storedRecord struct {
+	Queue               fsm.QueueID
+	Leader              string
+	Process             [16]byte // of the leader's node
+	Lacks               []string
+	Servers             []byte // the configuration, see appendServers
+	ConfigAt            uint64
+	Snapshot            int64
+	Replay              int64
+	Live                uint64
+	Stats               Stats
+	Settings            []byte
+	Sessions, Suspected []queue.Boot
+	State               []byte
+}
+
+var storedLayout = layout(reflect.TypeFor[storedRecord]())
+
+// store puts a record on disk, so that the replica sleeps on after a restart.
+func (r *record) store(log *raftlog.Group, spec *Spec) {
+	if !r.level || r.failed {
+		return
+	}
+	settings, err := proto.Marshal(r.settings)
+	if err != nil {
+		return // it is opened then
+	}
+	s := storedRecord{
+		Queue: spec.Queue, Leader: r.leader, Process: r.process, Lacks: r.lacking(), Servers: appendServers(nil, r.config.Servers), ConfigAt: r.configAt,
+		Snapshot: r.snapshot, Replay: r.replay, Live: r.live, Stats: r.stats, Settings: settings, Sessions: r.sessions, Suspected: r.suspected,
+	}
+	if len(r.state) <= maxStoredState {
+		s.State = r.state
+	}
+	log.Sleep(appendFields(binary.BigEndian.AppendUint32(nil, storedLayout), reflect.ValueOf(&s).Elem()))
+}
+
+var errLayout = errors.New("it is of another program")
+
+// parseStored reads what store has put.
+func parseStored(b []byte) (s *storedRecord, err error) {
+	if len(b) < 4 || binary.BigEndian.Uint32(b) != storedLayout {
+		return nil, errLayout
+	}
+	s = &storedRecord{}
+	f := fieldReader{b: b[4:]}
+	f.read(reflect.ValueOf(s).Elem())
+	return s, f.end()
+}
+
+// appendServers encodes a configuration.
+func appendServers(b []byte, servers []raft.Server) []byte {
+	return appendFields(b, reflect.ValueOf(servers))
+}
+
+// takenUp is what records that are read together share: most queues have the same members and settings.
+type takenUp struct {
+	host     *Host
+	names    map[string]string
+	members  map[string]*sharedMembers
+	settings map[string]*QueueConfig
+}
+
+type sharedMembers struct {
+	servers []raft.Server
+	members []replica.Member
+}
+
+// TakeUp has the groups sleep on that slept when the process ended, as far as their records are true and spec knows them.
+// The others are to be opened. It returns how many those are that sleep, none of which has been read. It is called once,
+// before any group is open.
+//
+// R4: nobody leads by a record. Those that led here are led again when this node has been elected.
+func (h *Host) TakeUp(spec func(id fsm.GroupID) (s Spec, ok bool)) (n int) {
+	if !h.sleepers.on() {
+		return 0
+	}
+	t := &takenUp{host: h, names: map[string]string{}, members: map[string]*sharedMembers{}, settings: map[string]*QueueConfig{}}
+	now := time.Now()
+	h.config.Store.Asleep(func(a raftlog.Asleep) {
+		sp, ok := spec(a.Group)
+		if !ok {
+			return
+		}
+		s, err := parseStored(a.Data)
+		if err == nil && s.Queue == sp.Queue {
+			var r *record
+			if r, err = t.record(&a, s, now); err == nil {
+				g := &Group{spec: sp, host: h}
+				g.asleep.Store(r)
+				if h.groups.addAsleep(g) {
+					n++
+				}
+			}
+		}
+		if err != nil {
+			h.config.Logger.Debug("a group that slept is opened", "group", a.Group, "error", err)
+		}
+	})
+	h.tasks.Go(h.sleepers.resumeLeading)
+	return n
+}
+
+// record is the record in memory of what is on disk.
+func (t *takenUp) record(a *raftlog.Asleep, s *storedRecord, now time.Time) (*record, error) {
+	m, err := t.membersOf(s.Servers)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := t.settingsOf(s.Settings)
+	if err != nil {
+		return nil, err
+	}
+	r := &record{
+		at:     recordedAt{replica.Position{Term: a.IndexTerm, Index: a.Index}, max(a.Term, a.IndexTerm)},
+		leader: t.name(s.Leader), process: s.Process, members: m.members, config: raft.Configuration{Servers: m.servers}, configAt: s.ConfigAt,
+		snapshot: s.Snapshot, stats: s.Stats, settings: settings, since: now, level: true, replay: s.Replay, live: s.Live,
+		sessions: s.Sessions, suspected: s.Suspected, state: slices.Clone(s.State), noted: now, stored: true,
+	}
+	r.setLacking(s.Lacks)
+	return r, nil
+}
+
+func (t *takenUp) name(of string) string {
+	if have, ok := t.names[of]; ok {
+		return have
+	}
+	t.names[of] = of
+	return of
+}
+
+func (t *takenUp) membersOf(b []byte) (*sharedMembers, error) {
+	if m := t.members[string(b)]; m != nil {
+		return m, nil
+	}
+	m, f := &sharedMembers{}, fieldReader{b: b}
+	f.read(reflect.ValueOf(&m.servers).Elem())
+	for _, s := range m.servers {
+		m.members = append(m.members, replica.Member{Node: string(s.ID), Voter: s.Suffrage == raft.Voter})
+	}
+	t.members[string(b)] = m
+	return m, f.end()
+}
+
+func (t *takenUp) settingsOf(b []byte) (*QueueConfig, error) {
+	if c := t.settings[string(b)]; c != nil {
+		return c, nil
+	}
+	c := &QueueConfig{}
+	t.settings[string(b)] = c
+	return c, proto.Unmarshal(b, c)
+}
+
+// replayed makes the machine of a replica that sleeps from its log. All of that is committed (R1).
+func (h *Host) replayed(spec *Spec, at uint64) (*queue.Machine, error) {
+	log, err := h.config.Store.Group(spec.Group)
+	if err != nil {
+		return nil, err
+	}
+	m := h.newMachine(*spec)
+	var effects fsm.Effects
+	s, err := replica.WalkTo(log, at, func(r io.Reader) error {
+		state, err := raftlog.ReadState(r)
+		if err != nil {
+			return err
+		}
+		return m.Restore(state)
+	}, func(l *raft.Log) error {
+		defer effects.Reset()
+		var e logpb.Entry
+		if err := e.UnmarshalVT(l.Data); err != nil {
+			return err
+		}
+		if e.Version > h.config.Newest {
+			return fmt.Errorf("entry %d has version %d", l.Index, e.Version)
+		}
+		for meta, c := range queue.Commands(l.Index, l.Term, &e) {
+			m.Apply(meta, c, &effects)
+		}
+		return nil
+	})
+	if err = errors.Join(err, s.Failure()); err == nil && s.Last != at {
+		err = fmt.Errorf("the log ends at %d, and should at %d", s.Last, at)
+	}
+	return m, err
+}
