@@ -7,6 +7,7 @@ import (
 	"io"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -79,13 +80,17 @@ func appendServers(b []byte, servers []raft.Server) []byte {
 	return appendFields(b, reflect.ValueOf(servers))
 }
 
-// takenUp is what records that are read together share: most queues have the same members and settings.
-type takenUp struct {
-	host     *Host
+// shared is what the records of a node have in common: most queues have the same members and settings. What is in it is not
+// changed.
+type shared struct {
+	mu       sync.Mutex
 	names    map[string]string
 	members  map[string]*sharedMembers
 	settings map[string]*QueueConfig
 }
+
+// mostShared is how many of a kind are shared; then all are forgotten by who shares them, and those to come are anew.
+const mostShared = 4096
 
 type sharedMembers struct {
 	servers []raft.Server
@@ -101,7 +106,6 @@ func (h *Host) TakeUp(spec func(id fsm.GroupID) (s Spec, ok bool)) (n int) {
 	if !h.sleepers.on() {
 		return 0
 	}
-	t := &takenUp{host: h, names: map[string]string{}, members: map[string]*sharedMembers{}, settings: map[string]*QueueConfig{}}
 	now := time.Now()
 	h.config.Store.Asleep(func(a raftlog.Asleep) {
 		sp, ok := spec(a.Group)
@@ -111,7 +115,7 @@ func (h *Host) TakeUp(spec func(id fsm.GroupID) (s Spec, ok bool)) (n int) {
 		s, err := parseStored(a.Data)
 		if err == nil && s.Queue == sp.Queue {
 			var r *record
-			if r, err = t.record(&a, s, now); err == nil {
+			if r, err = h.sleepers.shared.record(&a, s, now); err == nil {
 				g := &Group{spec: sp, host: h}
 				g.asleep.Store(r)
 				if h.groups.addAsleep(g) {
@@ -128,7 +132,7 @@ func (h *Host) TakeUp(spec func(id fsm.GroupID) (s Spec, ok bool)) (n int) {
 }
 
 // record is the record in memory of what is on disk.
-func (t *takenUp) record(a *raftlog.Asleep, s *storedRecord, now time.Time) (*record, error) {
+func (t *shared) record(a *raftlog.Asleep, s *storedRecord, now time.Time) (*record, error) {
 	m, err := t.membersOf(s.Servers)
 	if err != nil {
 		return nil, err
@@ -147,34 +151,58 @@ func (t *takenUp) record(a *raftlog.Asleep, s *storedRecord, now time.Time) (*re
 	return r, nil
 }
 
-func (t *takenUp) name(of string) string {
-	if have, ok := t.names[of]; ok {
-		return have
+func share[T any](t *shared, in *map[string]T, key string, make func() (T, error)) (T, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if have, ok := (*in)[key]; ok {
+		return have, nil
 	}
-	t.names[of] = of
-	return of
+	made, err := make()
+	if err != nil {
+		return made, err
+	}
+	if *in == nil || len(*in) >= mostShared {
+		*in = map[string]T{}
+	}
+	(*in)[key] = made
+	return made, nil
 }
 
-func (t *takenUp) membersOf(b []byte) (*sharedMembers, error) {
-	if m := t.members[string(b)]; m != nil {
-		return m, nil
-	}
-	m, f := &sharedMembers{}, fieldReader{b: b}
-	f.read(reflect.ValueOf(&m.servers).Elem())
-	for _, s := range m.servers {
-		m.members = append(m.members, replica.Member{Node: string(s.ID), Voter: s.Suffrage == raft.Voter})
-	}
-	t.members[string(b)] = m
-	return m, f.end()
+func (t *shared) name(of string) string {
+	name, _ := share(t, &t.names, of, func() (string, error) { return of, nil })
+	return name
 }
 
-func (t *takenUp) settingsOf(b []byte) (*QueueConfig, error) {
-	if c := t.settings[string(b)]; c != nil {
-		return c, nil
+// membersOf returns the members of a configuration as appendServers has it.
+func (t *shared) membersOf(b []byte) (*sharedMembers, error) {
+	return share(t, &t.members, string(b), func() (*sharedMembers, error) {
+		m, f := &sharedMembers{}, fieldReader{b: b}
+		f.read(reflect.ValueOf(&m.servers).Elem())
+		for _, s := range m.servers {
+			m.members = append(m.members, replica.Member{Node: string(s.ID), Voter: s.Suffrage == raft.Voter})
+		}
+		return m, f.end()
+	})
+}
+
+func (t *shared) settingsOf(b []byte) (*QueueConfig, error) {
+	return share(t, &t.settings, string(b), func() (*QueueConfig, error) {
+		c := &QueueConfig{}
+		return c, proto.Unmarshal(b, c)
+	})
+}
+
+// shrink has a record share what others have as well.
+func (t *shared) shrink(r *record) {
+	if m, err := t.membersOf(appendServers(nil, r.config.Servers)); err == nil {
+		r.config.Servers, r.members = m.servers, m.members
 	}
-	c := &QueueConfig{}
-	t.settings[string(b)] = c
-	return c, proto.Unmarshal(b, c)
+	if b, err := proto.Marshal(r.settings); err == nil && r.state != nil { // else the machine has them
+		if c, err := t.settingsOf(b); err == nil {
+			r.settings = c
+		}
+	}
+	r.leader = t.name(r.leader)
 }
 
 // replayed makes the machine of a replica that sleeps from its log. All of that is committed (R1).

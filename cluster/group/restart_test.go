@@ -1,13 +1,20 @@
 package group
 
 import (
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"reflect"
+	"runtime"
 	"slices"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -299,6 +306,94 @@ func fill(r *rand.Rand, v reflect.Value) {
 			if v.Type().Field(i).IsExported() {
 				fill(r, v.Field(i))
 			}
+		}
+	}
+}
+
+// BenchmarkTakeUp is what a start does with 100,000 groups that sleep, and what is left of each in memory, its place in the
+// ledger included.
+func BenchmarkTakeUp(b *testing.B) {
+	const groups = 100_000
+	fs := vfs.NewMem()
+	open := func() *raftlog.Store {
+		s, err := raftlog.Open("queues", raftlog.Options{FS: fs, TrailingLogs: TrailingLogs})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return s
+	}
+	store := open()
+	fillAsleep(b, store, groups)
+	if err := store.Close(); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		b.StopTimer()
+		store = open()
+		h := mustHostOf(b, b.TempDir(), "n1", map[string]net.Listener{"n1": mustListen(b)}, slog.New(slog.DiscardHandler), sleepy, func(c *Config) {
+			c.Store, c.KeepAwake = store, groups
+		})
+		before := liveHeap()
+		names := make([]string, groups)
+		for i := range names {
+			names[i] = fmt.Sprintf("queue-%d", i)
+		}
+		config := &QueueConfig{DeliveryLimit: 20}
+		b.StartTimer()
+		n := h.TakeUp(func(id fsm.GroupID) (Spec, bool) {
+			s := specOf(id)
+			s.Name, s.Config = names[id-1], config
+			return s, true
+		})
+		b.StopTimer()
+		if n != groups {
+			b.Fatalf("%d sleep on", n)
+		}
+		b.ReportMetric(float64(liveHeap()-before)/groups, "B/sleeper")
+		h.shut(b)
+		if err := store.Close(); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
+
+func liveHeap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// fillAsleep stores groups of empty queues that sleep.
+func fillAsleep(b *testing.B, store *raftlog.Store, groups int) {
+	b.Helper()
+	m := queue.New("q", 1)
+	servers := []raft.Server{}
+	for _, name := range trioNames {
+		servers = append(servers, raft.Server{ID: raft.ServerID(name), Address: raft.ServerAddress(name)})
+	}
+	for id := fsm.GroupID(1); int(id) <= groups; id++ {
+		log, err := store.Group(id)
+		if err != nil {
+			b.Fatal(err)
+		}
+		logs := []*raft.Log{{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{Servers: servers})}}
+		for i := uint64(2); i < 6; i++ {
+			logs = append(logs, &raft.Log{Index: i, Term: 2, Type: raft.LogNoop, Data: make([]byte, 40)})
+		}
+		if err := log.StoreLogs(logs); err != nil {
+			b.Fatal(err)
+		}
+		r := &record{
+			level: true, at: recordedAt{replica.Position{Term: 2, Index: 5}, 2}, leader: trioNames[int(id)%3],
+			config: raft.Configuration{Servers: servers}, configAt: 1, snapshot: -1,
+		}
+		r.keep(m)
+		r.store(log, &Spec{Group: id, Queue: fsm.QueueID(id) << 16})
+		if !store.Unload(id) {
+			b.Fatal("it stays")
 		}
 	}
 }

@@ -176,6 +176,7 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 	}
 	r := i.rest(led)
 	r.store(i.store, &g.spec)
+	g.host.sleepers.shared.shrink(r)
 	g.asleep.Store(r)
 	g.running.Store(nil)
 	g.host.groups.forget(i)

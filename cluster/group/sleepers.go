@@ -48,6 +48,7 @@ type sleepers struct {
 
 	processes sync.Map // by node: the newest process that has been up
 	patience  time.Duration
+	shared    shared
 
 	mu    sync.Mutex
 	rests map[fsm.GroupID]*rest // of leaders whose members are being put to sleep
