@@ -3,6 +3,8 @@ package group
 import (
 	"slices"
 	"time"
+
+	"github.com/quorate/quorate/cluster/election"
 )
 
 // resumeLeading sees to it that the groups have leaders that slept when the process ended. Those that were led here elect
@@ -60,9 +62,9 @@ func (g *Group) mayLack(node string) bool {
 }
 
 // level notes that a member lacks nothing.
-func (g *Group) level(node string, it item) {
+func (g *Group) level(node string, it election.Item) {
 	r := g.asleep.Load()
-	if r == nil || !r.leads || r.at != (recordedAt{it.position, it.term}) {
+	if r == nil || !r.leads || r.at != (recordedAt{it.Position, it.Term}) {
 		return
 	}
 	for was := r.lacks.Load(); was != nil && slices.Contains(*was, node); was = r.lacks.Load() {
@@ -79,5 +81,5 @@ func (g *Group) appendLed(items []byte) []byte {
 	if r == nil || !r.leads || g.host.withdrawn.Load() {
 		return items
 	}
-	return appendItem(items, item{kind: itemWon, group: g.spec.Group, term: r.at.raft, position: r.at.Position})
+	return election.AppendItem(items, election.Item{Kind: election.ItemWon, Group: g.spec.Group, Term: r.at.raft, Position: r.at.Position})
 }
