@@ -24,7 +24,7 @@ import (
 const maxStoredState = 512
 
 // storedRecord is what of a record is on disk: whatever cannot be read elsewhere without opening the group. It is
-// a hint, see raftlog.Group.Sleep.
+// a hint, see raftlog.Sleep.
 type storedRecord struct {
 	Queue               fsm.QueueID
 	Leader              string
@@ -59,7 +59,7 @@ func (r *record) store(log *raftlog.Group, spec *Spec) {
 	if len(r.state) <= maxStoredState {
 		s.State = r.state
 	}
-	log.Sleep(appendFields(binary.BigEndian.AppendUint32(nil, storedLayout), reflect.ValueOf(&s).Elem()))
+	raftlog.Sleep(log, appendFields(binary.BigEndian.AppendUint32(nil, storedLayout), reflect.ValueOf(&s).Elem()))
 }
 
 var errLayout = errors.New("it is of another program")
@@ -89,8 +89,8 @@ type shared struct {
 	settings map[string]*QueueConfig
 }
 
-// mostShared is how many of a kind are shared; then all are forgotten by who shares them, and those to come are anew.
-const mostShared = 4096
+// maxShared is how many of a kind are shared; then all are forgotten by who shares them, and those to come are anew.
+const maxShared = 4096
 
 type sharedMembers struct {
 	servers []raft.Server
@@ -161,7 +161,7 @@ func share[T any](t *shared, in *map[string]T, key string, make func() (T, error
 	if err != nil {
 		return made, err
 	}
-	if *in == nil || len(*in) >= mostShared {
+	if *in == nil || len(*in) >= maxShared {
 		*in = map[string]T{}
 	}
 	(*in)[key] = made

@@ -19,10 +19,10 @@ const asleepVersion = 1
 //	version          1 byte
 //	index, its term  8 bytes each: what the log ends with
 //	snapshot         8 bytes, the number of the newest one; 0: there is none
-//	the rest         what the owner needs to know of the group, see Group.Sleep
+//	the rest         what the owner needs to know of the group, see Sleep
 const asleepFixed = 1 + 8 + 8 + 8
 
-// Asleep is what a group is that nothing has been stored of since Group.Sleep.
+// Asleep is what a group is that nothing has been stored of since Sleep.
 type Asleep struct {
 	Group            fsm.GroupID
 	Term             uint64 // raft's, unless only the store has heard of a later one
@@ -34,7 +34,7 @@ type Asleep struct {
 // failure may take the record, and nothing else. It ends with the next entry, snapshot or value that is stored, in the
 // same batch; terms and votes leave it. False: nothing is
 // recorded, since the log is empty, something of it is not durable yet, or the group is in doubt.
-func (g *Group) Sleep(data []byte) bool {
+func Sleep(g *Group, data []byte) bool {
 	g.stable.mu.Lock()
 	defer g.stable.mu.Unlock()
 	g.mu.Lock()
@@ -58,9 +58,9 @@ func (g *Group) Sleep(data []byte) bool {
 }
 
 // rouse adds to a batch what ends the record of a group that sleeps: the rest of it changes what the record speaks of.
-func (g *Group) rouse(b *pebble.Batch) {
-	if g.place.asleep.Load() && g.place.asleep.Swap(false) {
-		g.s.remove(b, prefixOf(kindAsleep, g.id))
+func (p *place) rouse(s *Store, b *pebble.Batch) {
+	if p.asleep.Load() && p.asleep.Swap(false) {
+		s.remove(b, prefixOf(kindAsleep, p.id))
 	}
 }
 
@@ -75,7 +75,7 @@ func (s *snapshotState) number() uint64 {
 // Asleep calls f for every group whose record is true: the log ends as it says, the snapshot is the same, and the ledger
 // knows of nothing else. The others are deleted. No group is read, and none may be in use. Call it once, after Open.
 func (s *Store) Asleep(f func(a Asleep)) {
-	c := &sleepCheck{s: s, gone: s.db.NewBatch()}
+	c := &sleepCheck{s: s, at: map[kind]*cursor{}, gone: s.db.NewBatch()}
 	err := c.open()
 	if err == nil {
 		err = c.run(f)
@@ -91,38 +91,36 @@ func (s *Store) Asleep(f func(a Asleep)) {
 // sleepCheck holds the records of groups that sleep against the rest of the store, in one pass: all are in the order of
 // their groups.
 type sleepCheck struct {
-	s                                *Store
-	records, headers, metas, extents *cursor
-	gone                             *pebble.Batch // records that are not true
-	void                             int           // how many these are
+	s    *Store
+	at   map[kind]*cursor
+	gone *pebble.Batch // records that are not true
+	void int           // how many these are
 }
 
-func (c *sleepCheck) open() (err error) {
-	for _, it := range []struct {
-		to **cursor
-		of kind
-	}{{&c.records, kindAsleep}, {&c.headers, kindHeader}, {&c.metas, kindMeta}, {&c.extents, kindExtent}} {
-		if *it.to, err = newCursor(c.s.db, it.of); err != nil {
+func (c *sleepCheck) open() error {
+	for _, k := range []kind{kindAsleep, kindHeader, kindMeta, kindExtent} {
+		it, err := newCursor(c.s.db, k)
+		if err != nil {
 			return err
 		}
+		c.at[k] = it
 	}
 	return nil
 }
 
 func (c *sleepCheck) close() error {
 	var errs []error
-	for _, it := range []*cursor{c.records, c.headers, c.metas, c.extents} {
-		if it != nil {
-			errs = append(errs, it.Close())
-		}
+	for _, it := range c.at {
+		errs = append(errs, it.Close())
 	}
 	c.s.commit(c.gone, pebble.NoSync)
 	return errors.Join(errs...)
 }
 
 func (c *sleepCheck) run(f func(a Asleep)) error {
-	for ; c.records.valid; c.records.next() {
-		a, is, err := c.check()
+	records := c.at[kindAsleep]
+	for ; records.valid; records.next() {
+		a, is, err := c.check(records)
 		if err != nil {
 			return err
 		}
@@ -132,19 +130,19 @@ func (c *sleepCheck) run(f func(a Asleep)) error {
 			continue
 		}
 		c.void++
-		c.s.remove(c.gone, c.records.Key())
+		c.s.remove(c.gone, records.Key())
 	}
-	return c.records.Error()
+	return records.Error()
 }
 
 // check reads a record, and reports whether it is true. An error says that something cannot be read.
-func (c *sleepCheck) check() (a Asleep, is bool, err error) {
-	v, err := c.records.value()
-	if err != nil || len(v) < asleepFixed || v[0] != asleepVersion || len(c.records.Key()) != groupKeySize {
+func (c *sleepCheck) check(records *cursor) (a Asleep, is bool, err error) {
+	v, err := records.value()
+	if err != nil || len(v) < asleepFixed || v[0] != asleepVersion || len(records.Key()) != groupKeySize {
 		return a, false, unreadable(err)
 	}
 	n := func(at int) uint64 { return binary.BigEndian.Uint64(v[1+8*at:]) }
-	a = Asleep{Group: groupOf(c.records.Key()), Index: n(0), IndexTerm: n(1), Data: v[asleepFixed:]}
+	a = Asleep{Group: groupOf(records.Key()), Index: n(0), IndexTerm: n(1), Data: v[asleepFixed:]}
 	p := c.s.ledger.has(a.Group)
 	if p == nil {
 		return a, false, nil
@@ -176,11 +174,11 @@ func unreadable(err error) error {
 
 // snapshot describes a group's snapshot; zero: there is none.
 func (c *sleepCheck) snapshot(id fsm.GroupID) (m snapshotMeta, err error) {
-	prefix := prefixOf(kindMeta, id)
-	if !c.metas.seek(prefix, prefix) {
-		return m, c.metas.Error()
+	metas, prefix := c.at[kindMeta], prefixOf(kindMeta, id)
+	if !metas.seek(prefix, prefix) {
+		return m, metas.Error()
 	}
-	v, err := c.metas.value()
+	v, err := metas.value()
 	if err != nil {
 		return m, err
 	}
@@ -193,24 +191,24 @@ func (c *sleepCheck) snapshot(id fsm.GroupID) (m snapshotMeta, err error) {
 
 // endsAt reports whether the last entry of a group is that of a record: in the log, or in the snapshot with nothing behind it.
 func (c *sleepCheck) endsAt(a *Asleep, snapshot snapshotMeta) (bool, error) {
-	prefix := prefixOf(kindHeader, a.Group)
-	if !c.headers.seek(indexKey(kindHeader, a.Group, a.Index), prefix) {
-		return a.Index == snapshot.index && a.IndexTerm == snapshot.term, c.headers.Error()
+	headers, prefix := c.at[kindHeader], prefixOf(kindHeader, a.Group)
+	if !headers.seek(indexKey(kindHeader, a.Group, a.Index), prefix) {
+		return a.Index == snapshot.index && a.IndexTerm == snapshot.term, headers.Error()
 	}
-	v, err := c.headers.value()
-	if err != nil || len(v) < headerFixed || lastNumber(c.headers.Key()) != a.Index || binary.BigEndian.Uint64(v) != a.IndexTerm {
+	v, err := headers.value()
+	if err != nil || len(v) < headerFixed || lastNumber(headers.Key()) != a.Index || binary.BigEndian.Uint64(v) != a.IndexTerm {
 		return false, err
 	}
-	c.headers.next()
-	return !c.headers.within(prefix), c.headers.Error()
+	headers.next()
+	return !headers.within(prefix), headers.Error()
 }
 
 // sections counts what a group has in segments, and reports whether all of it is there, for certain.
 func (c *sleepCheck) sections(id fsm.GroupID, snapshot uint64) (bool, error) {
-	prefix := prefixOf(kindExtent, id)
+	extents, prefix := c.at[kindExtent], prefixOf(kindExtent, id)
 	var spans []span
-	for ok := c.extents.seek(prefix, prefix); ok; ok = c.extents.within(prefix) {
-		v, err := c.extents.value()
+	for ok := extents.seek(prefix, prefix); ok; ok = extents.within(prefix) {
+		v, err := extents.value()
 		if err != nil {
 			return false, err
 		}
@@ -218,13 +216,13 @@ func (c *sleepCheck) sections(id fsm.GroupID, snapshot uint64) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if lastNumber(c.extents.Key()) > snapshot && !c.s.segments.isSealed(sp.segment) {
+		if lastNumber(extents.Key()) > snapshot && !c.s.segments.isSealed(sp.segment) {
 			return false, nil // a power failure may have taken it: who reads the group looks
 		}
 		spans = append(spans, sp)
-		c.extents.next()
+		extents.next()
 	}
-	return c.extents.Error() == nil && c.s.segments.count(id, spans), c.extents.Error()
+	return extents.Error() == nil && c.s.segments.count(id, spans), extents.Error()
 }
 
 // cursor reads the records of one kind, forwards.

@@ -27,7 +27,7 @@ func mustSleep(t testing.TB, s *Store, id fsm.GroupID) *Group {
 	g := mustGroup(t, s, id)
 	mustVoteFor(t, g, 2, "a")
 	mustStore(t, g, 1, 5, 2)
-	if !g.Sleep([]byte("data")) {
+	if !Sleep(g, []byte("data")) {
 		t.Fatal("it is refused")
 	}
 	return g
@@ -44,7 +44,7 @@ func TestAsleep(t *testing.T) {
 	}
 	mustSave(t, mustGroup(t, s, 2), 5, 2, []byte("state"), 1, 2, 3, 4)
 	must(t, mustGroup(t, s, 2).DeleteRange(1, 5)) // nothing is left behind the snapshot
-	if !mustGroup(t, s, 2).Sleep([]byte("other data")) {
+	if !Sleep(mustGroup(t, s, 2), []byte("other data")) {
 		t.Fatal("it is refused")
 	}
 	if votes := s.Vote("b", []Ballot{{Group: 3, Term: 7, Index: 5, IndexTerm: 2}}); !votes[0] {
@@ -69,22 +69,22 @@ func TestAsleep(t *testing.T) {
 // Nothing is recorded of a group that has nothing, of one that has written what is not durable, or of one in doubt.
 func TestSleepIsRefused(t *testing.T) {
 	o := newOverlapped(t, "a", "b")
-	if mustGroup(t, o.s, 9).Sleep(nil) {
+	if Sleep(mustGroup(t, o.s, 9), nil) {
 		t.Error("an empty group sleeps")
 	}
 	o.gate.close()
 	must(t, o.StoreLog(&raft.Log{Index: 11, Term: 1}))
-	if o.Sleep(nil) {
+	if Sleep(o.Group, nil) {
 		t.Error("it sleeps with an entry that is not durable")
 	}
 	o.gate.open()
 	o.awaitDurable()
 	o.place.change(func(r *record) { r.doubt = "lost" })
-	if o.Sleep(nil) {
+	if Sleep(o.Group, nil) {
 		t.Error("it sleeps in doubt")
 	}
 	must(t, o.Prove())
-	if !o.Sleep(nil) {
+	if !Sleep(o.Group, nil) {
 		t.Error("it is refused when all of that is over")
 	}
 }
@@ -127,7 +127,7 @@ func TestVoidRecord(t *testing.T) {
 		}},
 		{"a snapshot of another configuration", func(g *Group) {
 			mustSave(t, g, 5, 2, []byte("state"))
-			if !g.Sleep(nil) {
+			if !Sleep(g, nil) {
 				t.Error("it is refused")
 			}
 			forget(g)
@@ -226,7 +226,7 @@ func TestSegmentsOfSleepers(t *testing.T) {
 		mustSave(t, g, 20, 1, []byte("state"), 2)
 		must(t, g.DeleteRange(1, 20))
 		g.Release([]uint64{1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20})
-		if !g.Sleep(nil) {
+		if !Sleep(g, nil) {
 			t.Fatal("it is refused")
 		}
 	}
@@ -273,7 +273,7 @@ func TestAsleepWithOpenSegment(t *testing.T) {
 	g := mustGroup(t, s, 1)
 	lead(t, g, 1)
 	must(t, g.StoreLogs(bigLogs(1, 1)))
-	if !g.Sleep(nil) {
+	if !Sleep(g, nil) {
 		t.Fatal("it is refused")
 	}
 	must(t, s.db.LogData(nil, pebble.Sync))
@@ -305,7 +305,7 @@ func BenchmarkAsleep(b *testing.B) {
 		g.entries.append(1, infos, 2)
 		g.mu.Unlock()
 		g.place.acknowledge(5, 2)
-		if !g.Sleep(data) || !s.Unload(id) {
+		if !Sleep(g, data) || !s.Unload(id) {
 			b.Fatal("it is refused")
 		}
 	}

@@ -232,7 +232,7 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	}
 	g.place.claim()
 	b := g.s.db.NewBatchWithSize(size)
-	g.rouse(b)
+	g.place.rouse(g.s, b)
 	infos := make([]info, len(logs))
 	for i, l := range logs {
 		infos[i] = g.putEntry(b, l, uint32(i))

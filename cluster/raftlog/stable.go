@@ -92,7 +92,7 @@ func (t *stable) store(name string, value []byte) {
 		t.g.place.rise(binary.BigEndian.Uint64(value))
 		durably = pebble.NoSync
 	} else {
-		t.g.rouse(b)
+		t.g.place.rouse(t.g.s, b)
 	}
 	t.g.s.commit(b, durably)
 }

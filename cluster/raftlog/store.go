@@ -154,7 +154,7 @@ func (s *Store) open(fs vfs.FS, dir string, o Options) error {
 			st, unread = s.readStamp()
 		}
 		if !s.suspects() || attempt == healAttempts {
-			if err := s.segments.open(fs, dir, s.groupsInSegments); err != nil {
+			if err := s.segments.open(fs, dir, func() []fsm.GroupID { return groupsInSegments(s) }); err != nil {
 				return err
 			}
 			return s.prove(found, lost, st, unread)
@@ -294,12 +294,12 @@ func (s *Store) storedGroups() []fsm.GroupID {
 }
 
 func (s *Store) listGroups() ([]fsm.GroupID, error) {
-	return s.groupsWith(kindStable, kindHeader, kindMeta)
+	return groupsWith(s, kindStable, kindHeader, kindMeta)
 }
 
 // groupsInSegments returns the groups that have something in segments, or may have.
-func (s *Store) groupsInSegments() []fsm.GroupID {
-	ids, err := s.groupsWith(kindExtent)
+func groupsInSegments(s *Store) []fsm.GroupID {
+	ids, err := groupsWith(s, kindExtent)
 	if err != nil {
 		s.log.Error("the log store cannot be read in full", slog.Any("error", err))
 		return append(s.storedGroups(), s.ledger.groups()...)
@@ -308,7 +308,7 @@ func (s *Store) groupsInSegments() []fsm.GroupID {
 }
 
 // groupsWith returns the groups that have records of some kinds, repeatedly those that have several.
-func (s *Store) groupsWith(some ...kind) ([]fsm.GroupID, error) {
+func groupsWith(s *Store, some ...kind) ([]fsm.GroupID, error) {
 	it, err := s.db.NewIter(nil)
 	if err != nil {
 		return nil, err
