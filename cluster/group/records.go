@@ -7,6 +7,7 @@ import (
 	"io"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -87,6 +88,7 @@ type shared struct {
 	names    map[string]string
 	members  map[string]*sharedMembers
 	settings map[string]*QueueConfig
+	nodes    map[string][]string
 }
 
 // maxShared is how many of a kind are shared; then all are forgotten by who shares them, and those to come are anew.
@@ -116,7 +118,7 @@ func (h *Host) TakeUp(spec func(id fsm.GroupID) (s Spec, ok bool)) (n int) {
 		if err == nil && s.Queue == sp.Queue {
 			var r *record
 			if r, err = h.sleepers.shared.record(&a, s, now); err == nil {
-				g := &Group{spec: sp, host: h}
+				g := &Group{spec: h.sleepers.shared.spec(sp), host: h}
 				g.asleep.Store(r)
 				if h.groups.addAsleep(g) {
 					n++
@@ -190,6 +192,17 @@ func (t *shared) settingsOf(b []byte) (*QueueConfig, error) {
 		c := &QueueConfig{}
 		return c, proto.Unmarshal(b, c)
 	})
+}
+
+// spec has a queue's description share what others have as well.
+func (t *shared) spec(s Spec) Spec {
+	if b, err := proto.Marshal(s.Config); err == nil && s.Config != nil {
+		if c, err := t.settingsOf(b); err == nil {
+			s.Config = c
+		}
+	}
+	s.Members, _ = share(t, &t.nodes, strings.Join(s.Members, "\x00"), func() ([]string, error) { return s.Members, nil })
+	return s
 }
 
 // shrink has a record share what others have as well.
