@@ -182,7 +182,8 @@ func (e *Elections) Begin(g Electable) {
 			v.due = e.now().Add(g.Patience()) // without the lock: it may read the log
 		}
 		e.mu.Lock()
-		if e.running[id] == nil {
+		if e.runsNow(id) == nil {
+			e.drop(id, e.now())
 			e.running[id] = v
 		}
 		e.mu.Unlock()
@@ -194,7 +195,15 @@ func (e *Elections) Begin(g Electable) {
 func (e *Elections) Runs(id fsm.GroupID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.running[id] != nil
+	return e.runsNow(id) != nil
+}
+
+// runsNow returns the election of a group, unless it is that of a replica that has ended. The lock is held.
+func (e *Elections) runsNow(id fsm.GroupID) *election {
+	if v := e.running[id]; v != nil && !v.group.IsClosed() {
+		return v
+	}
+	return nil
 }
 
 // End records that a group has a leader or is gone.

@@ -585,3 +585,16 @@ func TestLeaderOutOfReach(t *testing.T) {
 		})
 	}
 }
+
+// A replica that has ended leaves the search for a leader to the one that takes its place.
+func TestElectAfterClosedReplica(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	n := p.nodes["a"]
+	ended := *n
+	ended.closed = true
+	n.elections.Begin(&ended)
+	n.elections.Begin(n)
+	if v := n.elections.running[7]; v == nil || v.group != Electable(n) || !n.elections.Runs(7) {
+		t.Errorf("the election is %+v", v)
+	}
+}

@@ -237,6 +237,11 @@ func (a *applier) hasUpTo(index uint64) bool {
 		return false
 	}
 	defer a.mu.Unlock()
+	return !a.given && a.has(index)
+}
+
+// has is hasUpTo for a caller that holds mu.
+func (a *applier) has(index uint64) bool {
 	for l := (raft.Log{}); index > a.machine.Index(); index-- {
 		if a.log.GetLog(index, &l) != nil {
 			return true // a snapshot has it, and the machine has that
@@ -258,6 +263,9 @@ func (a *applier) due() bool {
 
 // tickIsDue is due for a caller that holds mu.
 func (a *applier) tickIsDue() bool {
+	if a.given {
+		return false
+	}
 	d := a.machine.NextDeadline()
 	return d != 0 && a.timer.until(d) == 0
 }
@@ -276,6 +284,9 @@ func (a *applier) waiting(serves bool, s *settings) (w waiting, ok bool) {
 		return w, false
 	}
 	defer a.mu.Unlock()
+	if a.given {
+		return w, true
+	}
 	have := a.machine.Config()
 	w.tick, w.ticks = serves && a.tickIsDue(), a.timer.count()
 	w.settings, w.revision = serves && s.wait(have), have.GetRevision()

@@ -94,7 +94,7 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 		return nil, err
 	}
 	shell := &Group{spec: h.sleepers.shared.spec(spec), host: h}
-	g := newInstance(h, shell, store, h.config.Logger.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group))
+	g := newInstance(h, shell, store, h.newMachine(spec), groupLogger(h.config.Logger, &shell.spec))
 	g.applier.log = store
 	g.order = replicated{g}
 	g.leadership.withdrawn = &h.withdrawn
@@ -119,7 +119,7 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 func (h *Host) OpenLocal(spec Spec) *Group {
 	spec.Local = true
 	shell := &Group{spec: spec, host: h}
-	g := newInstance(h, shell, nil, h.config.Logger)
+	g := newInstance(h, shell, nil, h.newMachine(spec), h.config.Logger)
 	g.order = &local{
 		replica: g.Replica, bytes: &h.localBytes, applier: &g.applier, proposer: &g.proposer,
 		lead: &g.leadership, announce: g.announce,
@@ -167,7 +167,7 @@ func (h *Host) storeOf(spec *Spec) (*raftlog.Group, error) {
 
 // newInstance returns an instance whose parts are connected. It does nothing until it has an order and,
 // unless the queue is local, raft.
-func newInstance(h *Host, shell *Group, store *raftlog.Group, log *slog.Logger) *instance {
+func newInstance(h *Host, shell *Group, store *raftlog.Group, m *queue.Machine, log *slog.Logger) *instance {
 	spec := shell.spec
 	g := &instance{
 		shell: shell, spec: spec, host: h, slog: log, store: store, began: time.Now().UnixNano(),
@@ -199,7 +199,7 @@ func newInstance(h *Host, shell *Group, store *raftlog.Group, log *slog.Logger) 
 		outgoing: &g.outgoing, demand: &g.demand, timer: &g.timer, guard: &g.guard, usage: &g.usage, started: make(chan struct{}),
 		doubt:      g.proposer.doubt,
 		newMachine: func() *queue.Machine { return h.newMachine(spec) },
-		machine:    h.newMachine(spec),
+		machine:    m,
 	}
 	g.applier.probes = replica.Probes{Lock: &g.applier.mu, Index: g.applier.index, Freeze: g.applier.freeze}
 	g.connectProposer()

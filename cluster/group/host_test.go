@@ -148,7 +148,7 @@ func mustListen(t testing.TB) net.Listener {
 var processes atomic.Uint32
 
 // mustHostOf opens the host of one of these nodes. tune may change its settings,
-// a func(*Config), or those of its mesh, a func(*peer.Config).
+// a func(*Config), those of its mesh, a func(*peer.Config), or of its store.
 func mustHostOf(t testing.TB, dir, node string, nodes map[string]net.Listener, logger *slog.Logger, tune ...any) *lone {
 	t.Helper()
 	names, others := slices.Sorted(maps.Keys(nodes)), map[string]string{}
@@ -170,7 +170,13 @@ func mustHostOf(t testing.TB, dir, node string, nodes map[string]net.Listener, l
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := raftlog.Open(filepath.Join(dir, "queues"), raftlog.Options{TrailingLogs: TrailingLogs})
+	disk := raftlog.Options{TrailingLogs: TrailingLogs}
+	for _, f := range tune {
+		if f, ok := f.(func(node string, o *raftlog.Options)); ok {
+			f(node, &disk)
+		}
+	}
+	store, err := raftlog.Open(filepath.Join(dir, "queues"), disk)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +252,7 @@ func enqueues(first uint64, ttl fsm.Millis, bodies ...string) Batch {
 	return b
 }
 
-func mustSubmit(t *testing.T, g *Group, b Batch) {
+func mustSubmit(t testing.TB, g *Group, b Batch) {
 	t.Helper()
 	if err := g.Submit(b); err != nil {
 		t.Fatal(err)

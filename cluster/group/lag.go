@@ -18,8 +18,8 @@ const (
 	lagEvery = 500 * time.Millisecond // how often it is checked
 	lagFirst = time.Second
 	lagLast  = 30 * time.Second
-	// lagAgain is for how long a group all of whose members have everything is not looked at unless
-	// that may have changed. Then they are told once what is committed.
+	// lagAgain is for how long a group all of whose members have everything, and have been told what is committed, is
+	// not looked at unless that may have changed.
 	lagAgain = 30 * time.Second
 	// lagBeat is how often they are told all the same while the cluster's version is below timerless: members
 	// of that time wait for their leaders for as little as 30 s.
@@ -197,7 +197,10 @@ func (l *lagWatch) check(g ledGroup, now time.Time) (again time.Time) {
 		if rests && (beats || !done.reminded) {
 			l.tell(g, members)
 		}
-		if beats {
+		switch {
+		case !rests:
+			pause = 0 // they are told next time
+		case beats:
 			pause = lagBeat
 		}
 		done.term, done.last, done.lacked, done.until, done.reminded = term, last, lacked, now.Add(pause), rests

@@ -109,30 +109,36 @@ func TestLagWatch(t *testing.T) {
 	}
 }
 
-// Members that have everything are told once what is committed, when nothing has come for a while.
+// Members that have everything are told what is committed as soon as nothing more comes, once.
 func TestLagWatchTellsWhatIsCommitted(t *testing.T) {
 	l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}, beats: func() bool { return false }}
 	s := &slow{term: 5, index: 4, end: 4, both: true}
 	now := time.Unix(1000, 0)
-	for i, want := range []int{0, 1, 1, 2, 2, 3} {
-		if i == 3 { // something else has come
-			s.index, s.end = 5, 5
-		}
-		if i == 5 { // a reminder was refused
-			s.lacked++
-		}
-		if i == 3 || i == 5 {
-			l.check(s, now)
-		}
-		if i > 0 {
-			now = now.Add(lagAgain)
-		}
-		if l.check(s, now); s.reminded["n2"] != want {
-			t.Errorf("step %d: reminded %v, want %d", i, s.reminded, want)
+	during := func(d time.Duration) {
+		for end := now.Add(d); now.Before(end); now = now.Add(lagEvery) {
+			l.round(now)
 		}
 	}
-	if len(s.reminded) != 1 {
-		t.Errorf("reminded %v, of which only n2 is alive", s.reminded)
+	for told, change := range []func(){
+		func() {},
+		func() { s.index, s.end = s.index+1, s.end+1 }, // something has come
+		func() { s.lacked++ },                          // a reminder was refused
+	} {
+		change()
+		l.note(s)
+		for _, d := range []time.Duration{2 * lagEvery, 10 * lagAgain} {
+			if during(d); s.reminded["n2"] != told+1 {
+				t.Errorf("change %d: reminded %v after %v", told, s.reminded, d)
+			}
+		}
+	}
+	for range 10 { // something comes all the time
+		s.index, s.end = s.index+1, s.end+1
+		l.note(s)
+		during(lagEvery)
+	}
+	if s.reminded["n2"] != 3 || len(s.reminded) != 1 {
+		t.Errorf("reminded %v: n2 alone is alive, and the group is busy", s.reminded)
 	}
 }
 
@@ -172,7 +178,7 @@ func TestLagWatchRests(t *testing.T) {
 			l.check(s, now)
 			now = now.Add(lagEvery)
 		}
-		if s.requested != 1 {
+		if s.requested != 2 { // the second time they are told what is committed
 			t.Errorf("%s: before, the members were asked for %d times", tc.name, s.requested)
 		}
 		s.requested = 0

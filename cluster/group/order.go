@@ -56,6 +56,9 @@ type order interface {
 type replicated struct{ g *instance }
 
 func (r replicated) commit(l *raft.Log) raft.ApplyFuture {
+	if f := r.g.Begin(l); f != nil {
+		return f
+	}
 	return replica.EndingWith(r.g.Replica, r.g.Raft().ApplyLog(*l, 0))
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -30,7 +31,7 @@ func (g *Group) believe(term uint64, leader string) {
 	defer g.changing.Unlock()
 	n := g.asleep.Load().in(term, leader)
 	g.host.sleepers.sign(n)
-	g.asleep.Store(n)
+	g.put(n)
 }
 
 // A leader that was elected asleep has to hear from a majority before it serves. Who wakes it does not wait for that, nor
@@ -40,8 +41,14 @@ func TestWakeWaitsForNobody(t *testing.T) {
 	_, v, all := mustOpenValved(t, func(c *Config) { c.Progress = patience }) // it does not give up
 	g := all[1]
 	term := all[0].Term() + 1
+	vote := []election.Item{{Kind: election.ItemVote, Group: 1, Term: term, Position: all[0].asleep.Load().at.Position}}
 	for _, r := range all {
-		r.believe(term, "")
+		await(t, "it votes", func() bool {
+			if r.believe(r.Term(), ""); r.Term() == term {
+				return true
+			}
+			return len(r.host.sleepers.voter.vote(g.host.config.Node, vote)) == 1
+		})
 	}
 	if !g.won(term) {
 		t.Fatal("it does not lead")

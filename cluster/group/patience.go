@@ -51,6 +51,9 @@ func (a *applier) patience(now fsm.Time) (least time.Duration) {
 		return 0
 	}
 	defer a.mu.Unlock()
+	if a.given {
+		return 0
+	}
 	s, due := a.machine.Stats(), a.machine.NextDeadline()
 	switch {
 	case s.Unacknowledged.Messages > 0, s.Outbox.Messages > 0:

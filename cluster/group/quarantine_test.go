@@ -20,7 +20,7 @@ import (
 
 // trio is three hosts that know each other.
 type trio struct {
-	t     *testing.T
+	t     testing.TB
 	hosts []*lone
 	log   *lines
 	nodes map[string]net.Listener
@@ -46,7 +46,7 @@ func (l *lines) String() string {
 
 var trioNames = []string{"n1", "n2", "n3"}
 
-func mustTrio(t *testing.T, tune ...any) *trio {
+func mustTrio(t testing.TB, tune ...any) *trio {
 	t.Helper()
 	c := &trio{t: t, log: &lines{}}
 	c.nodes = map[string]net.Listener{}
@@ -114,7 +114,7 @@ func (c *trio) host(g *Group) *lone {
 }
 
 // await waits for a state.
-func await(t *testing.T, what string, f func() bool) {
+func await(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	limit := time.NewTimer(patience)
 	defer limit.Stop()

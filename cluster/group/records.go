@@ -119,7 +119,7 @@ func (h *Host) TakeUp(spec func(id fsm.GroupID) (s Spec, ok bool)) (n int) {
 			var r *record
 			if r, err = h.sleepers.shared.record(&a, s, now); err == nil {
 				g := &Group{spec: h.sleepers.shared.spec(sp), host: h}
-				g.asleep.Store(r)
+				g.put(r)
 				if h.groups.addAsleep(g) {
 					n++
 				}

@@ -13,7 +13,7 @@ import (
 func (s *sleepers) resumeLeading() {
 	h := s.host
 	self := h.config.Node
-	s.replace(self, func() bool { return true })
+	s.down(self, func() bool { return true })
 	if !h.pause(orphanAfter) {
 		return
 	}
@@ -25,7 +25,7 @@ func (s *sleepers) resumeLeading() {
 		return false
 	})
 	for _, node := range away {
-		s.down(node)
+		s.down(node, func() bool { return !h.config.Mesh.Alive(node) })
 	}
 }
 

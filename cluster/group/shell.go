@@ -71,7 +71,7 @@ func (g *Group) Leading() uint64 {
 	switch {
 	case r == nil:
 		return i.leadership.serving()
-	case !r.leads || g.host.withdrawn.Load():
+	case !r.leads || g.host.withdrawn.Load() || g.ended.Load():
 		return 0
 	}
 	return r.at.raft
@@ -236,16 +236,12 @@ func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string
 // with does something with the instance, which does not fall asleep meanwhile. It returns ended if the group has ended.
 func (g *Group) with(ended error, f func(i *instance) error) error {
 	for g.wake() != nil {
-		g.changing.Lock() // nobody falls asleep
-		i := g.awake()
-		if i != nil {
-			i.users.Add(1)
-		}
-		g.changing.Unlock()
-		if i != nil {
+		if i := g.awake(); i != nil && i.use() {
 			defer i.users.Add(-1)
 			return f(i)
 		}
+		g.changing.Lock() // until it is decided whether it falls asleep
+		g.changing.Unlock()
 	}
 	return ended
 }
@@ -254,10 +250,7 @@ func (g *Group) with(ended error, f func(i *instance) error) error {
 // that was applied when it began. It may fail because a snapshot was replaced
 // meanwhile; then it can be tried again, with a new reader.
 func (g *Group) Replay(to Replayer) error {
-	if i := g.wake(); i != nil {
-		return i.Replay(to)
-	}
-	return ErrNoHistory
+	return g.with(ErrNoHistory, func(i *instance) error { return i.Replay(to) })
 }
 
 // Resync reads the messages a consumer holds after a delivery, up to the size limit of an answer,
@@ -276,14 +269,16 @@ func (g *Group) Recall(s fsm.SessionID, from uint64) {
 
 // soon does something with the instance, now or when the group is awake.
 func (g *Group) soon(f func(i *instance)) {
-	if i := g.awake(); i != nil {
+	if i := g.awake(); i != nil && i.use() {
+		defer i.users.Add(-1)
 		f(i)
 		return
 	}
 	g.host.tasks.Go(func() {
-		if i := g.wake(); i != nil {
+		_ = g.with(nil, func(i *instance) error { // or it has ended, and there is nobody to answer
 			f(i)
-		}
+			return nil
+		})
 	})
 }
 

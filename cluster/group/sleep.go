@@ -3,6 +3,7 @@ package group
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -119,6 +120,9 @@ func (r *record) take(h *Host, spec *Spec) *queue.Machine {
 	if !r.woken {
 		m = r.held(h, spec)
 	}
+	if m != nil {
+		r.checkMachine(m)
+	}
 	r.machine, r.state, r.woken = nil, nil, true
 	return m
 }
@@ -128,10 +132,10 @@ func (r *record) held(h *Host, spec *Spec) *queue.Machine {
 	if r.machine != nil {
 		return r.machine
 	}
+	var m *queue.Machine
 	var err error
-	m := h.newMachine(*spec)
 	if r.state != nil || !r.stored {
-		if err = m.Restore(bytes.NewReader(r.state)); err != nil && !r.stored {
+		if m, err = queue.Restored(spec.Name, spec.Queue, h.config.Newest, bytes.NewReader(r.state)); err != nil && !r.stored {
 			h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the state that it sleeps with: %v", spec.Group, err))
 		}
 	} else if m, err = h.replayed(spec, r.at.Index); err == nil {
@@ -177,7 +181,7 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 	r := i.rest(led)
 	r.store(i.store, &g.spec)
 	g.host.sleepers.shared.shrink(r)
-	g.asleep.Store(r)
+	g.put(r)
 	g.running.Store(nil)
 	g.host.groups.forget(i)
 	r.unload(g.host, g.spec.Group)
@@ -187,7 +191,13 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 	if r.leads {
 		g.arm(r)
 	}
+	g.checkArmed(r)
 	return true
+}
+
+// idleAfter is for how long nothing has to happen before the group sleeps.
+func (g *Group) idleAfter() time.Duration {
+	return g.host.config.IdleAfter * time.Duration(max(1, g.sleepless.Load()))
 }
 
 // slept takes account of a nap: who is woken soon sleeps later next time.
@@ -210,15 +220,30 @@ func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
 	if led != 0 && (l.serving() != led || !i.proposer.doze()) {
 		return 0, false
 	}
-	performs, _ := i.outgoing.progress()
-	term, leads := i.LeadsIn()
-	if !performs && i.users.Load() == 0 && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
-		return led, true
+	if i.users.CompareAndSwap(0, noUsers) {
+		performs, _ := i.outgoing.progress()
+		term, leads := i.LeadsIn()
+		if !performs && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
+			return led, true
+		}
+		i.users.Add(-noUsers)
 	}
 	if led != 0 {
 		i.rouse(led)
 	}
 	return 0, false
+}
+
+// noUsers is added to the users of an instance that may fall asleep: none comes any more.
+const noUsers = math.MinInt64 / 2
+
+// use keeps the instance awake until users is decremented, unless it is about to fall asleep, or sleeps.
+func (i *instance) use() bool {
+	if i.users.Add(1) > 0 {
+		return true
+	}
+	i.users.Add(-1)
+	return false
 }
 
 // rouse has a leader go on that was about to sleep.
@@ -253,7 +278,12 @@ func (i *instance) rest(led uint64) (r *record) {
 	r.at = recordedAt{i.PositionOf(is.AppliedIndex()), term}
 	r.leads = r.leads && term == led
 	last, _ := i.store.LastIndex() // it has no errors
-	if r.failed = i.applier.hasStopped() || r.at.Term == 0; r.failed {
+	a := &i.applier
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// What raft has handed to the machine counts as applied, and may have been dropped when it ended; a snapshot does only
+	// when the machine has it.
+	if r.failed = a.stopped || r.at.Term == 0 || !a.has(r.at.Index) || a.machine.Index() > r.at.Index; r.failed {
 		r.leads, r.woken = false, true
 		return r
 	}
@@ -266,10 +296,9 @@ func (i *instance) rest(led uint64) (r *record) {
 	if r.leads {
 		r.stamper = i.proposer.stamp()
 	}
-	i.applier.mu.Lock()
-	defer i.applier.mu.Unlock()
-	i.applier.given = true
-	r.keep(i.applier.machine)
+	r.checkRest(i, led)
+	a.given = true
+	r.keep(a.machine)
 	return r
 }
 
@@ -305,15 +334,41 @@ func (g *Group) wake() *instance {
 	case g.ended.Load():
 		return nil
 	}
-	if g.host.sleepers.restarted(r) {
-		r = r.in(r.at.raft, "")
-		g.asleep.Store(r)
-	}
+	r = g.current(r)
 	g.slept(r)
 	i := g.host.resume(g, r)
 	g.settle(i, r)
 	g.host.attend(i, r)
 	return i
+}
+
+// current is the record of a group that is about to wake, or in its place one with what is known by now: that the leader's
+// node was restarted, and of one that was on disk the term that the store has heard of.
+func (g *Group) current(r *record) *record {
+	at, leader := r.at, r.leader
+	if g.host.sleepers.restarted(r) {
+		leader = ""
+	}
+	if r.stored && !r.leads {
+		at.raft = g.storedTerm(at.raft)
+	}
+	if at == r.at && leader == r.leader {
+		return r
+	}
+	now := r.in(at.raft, leader)
+	now.process = r.process
+	g.put(now)
+	return now
+}
+
+// storedTerm is the term in the group's store, unless that is earlier.
+func (g *Group) storedTerm(known uint64) uint64 {
+	log, err := g.host.config.Store.Group(g.spec.Group)
+	if err != nil {
+		return known // it is opened next
+	}
+	term, _ := log.GetUint64([]byte(raftlog.TermKey)) // then it is wrong for raft as well
+	return max(term, known)
 }
 
 // settle has everybody turn to the instance. A leader that does not serve yet waits for other members, and nobody waits
@@ -328,6 +383,9 @@ func (g *Group) settle(i *instance, r *record) {
 		waiting = submitAll(i, waiting)
 	}
 	g.mu.Unlock()
+	if !i.proposer.busy() {
+		i.BeginWithout()
+	}
 	switch {
 	case begins:
 		g.host.tasks.Go(func() {
@@ -377,20 +435,26 @@ func (h *Host) resume(g *Group, r *record) *instance {
 	if err != nil {
 		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: open its log: %v", g.spec.Group, err))
 	}
-	i := newInstance(h, g, store, h.config.Logger.With("queue", g.spec.Name, "vhost", g.spec.VHost, "group", g.spec.Group))
-	i.applier.log = store
-	i.order = replicated{i}
-	i.leadership.withdrawn = &h.withdrawn
+	r.checkWake(store, h.config.Node)
 	if r.stored {
 		r.origin = store.Origin()
 	}
-	if m := r.take(h, &g.spec); m != nil {
-		i.applier.machine, i.applier.origin = m, r.origin
-		store.Started(i.applier.machine.Live, i.applier.machine.Index())
+	m := r.take(h, &g.spec)
+	lives := m != nil && !r.failed
+	if !lives { // raft reads it from the disk
+		m = h.newMachine(g.spec)
+	}
+	i := newInstance(h, g, store, m, groupLogger(h.config.Logger, &g.spec))
+	i.applier.log = store
+	i.order = replicated{i}
+	i.leadership.withdrawn = &h.withdrawn
+	if lives {
+		i.applier.origin = r.origin
+		store.Started(m.Live, m.Index())
 		i.usage.toReplay(r.replay)
 		i.resumes = r
 	}
-	if r.leads && r.level && !r.elected {
+	if r.serves() {
 		i.resumed.Store(r.at.raft)
 	}
 	if err := i.openRaft(); err != nil {
@@ -422,7 +486,10 @@ func (h *Host) attend(i *instance, r *record) {
 	if i.IsLearner() {
 		h.learners.Begin(i.spec.Group, i)
 	}
-	if i.IsLeader() && i.leadership.term.Load() == 0 {
+	if leads := i.IsLeader(); leads != (i.leadership.term.Load() != 0) {
+		if !leads {
+			i.TenureEnded()
+		}
 		h.tasks.Go(i.review)
 	}
 	switch leader := i.Replica.Leader(); {
@@ -451,9 +518,12 @@ func (g *Group) fire() {
 	}
 }
 
+// serves reports whether the replica serves as soon as it is awake: R1 and R2.
+func (r *record) serves() bool { return r.leads && r.level && !r.elected }
+
 // resumption is where raft goes on.
 func (r *record) resumption() *replica.Resumption {
-	return &replica.Resumption{Leads: r.leads, Term: r.at.raft, At: r.at.Position, Members: r.config, MembersAt: r.configAt}
+	return &replica.Resumption{Leads: r.leads, Serves: r.serves(), Term: r.at.raft, At: r.at.Position, Members: r.config, MembersAt: r.configAt}
 }
 
 // reconfigure has the group take up changed settings if this node leads it.

@@ -143,3 +143,38 @@ func (c *terms) sleeps() {
 	c.rest()
 	c.gather()
 }
+
+// A replica that ends before its machine has taken all that raft has handed to it has it when it wakes.
+func TestSleeperLacksNothing(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, func(c *Config) {
+		sleepy(c)
+		c.IdleAfter = time.Hour
+	})
+	all := c.mustOpen(1)
+	g, f := all[0], all[1]
+	mustSubmit(t, g, enqueues(1, -1, "a"))
+	await(t, "the follower has it", func() bool { return ready(f) == 1 })
+	read, release := make(chan struct{}), make(chan struct{})
+	go f.View(func(*queue.Machine) { close(read); <-release })
+	<-read
+	o := c.host(g).outside
+	for n := uint64(2); n <= 30; n++ {
+		mustSubmit(t, g, enqueues(n, -1, "b"))
+		o.await(t, "it is taken", func() bool { return answered(o.outcomes) == n })
+	}
+	i := f.running.Load()
+	await(t, "raft has handed all of them over", func() bool {
+		c.host(g).Group(1).running.Load().Remind(f.host.config.Node)
+		return i.Raft().AppliedIndex() == g.AppliedIndex()
+	})
+	slept := make(chan bool)
+	go func() { slept <- f.sleep(func(*instance) bool { return true }) }()
+	await(t, "it ends", i.IsClosed)
+	close(release)
+	if !<-slept {
+		t.Fatal("it does not sleep")
+	}
+	await(t, "it has everything", func() bool { return ready(f) == 30 })
+	c.mustAgree([]*Group{g, f}, g.AppliedIndex())
+}

@@ -46,6 +46,7 @@ type sleepers struct {
 	keep  int           // so many stay awake
 
 	sweeping atomic.Bool
+	pace     longLock // held by who is about to wake a group that nobody waits for
 
 	processes sync.Map // by node: the newest process that has been up
 	patience  time.Duration
@@ -53,6 +54,9 @@ type sleepers struct {
 
 	mu    sync.Mutex
 	rests map[fsm.GroupID]*rest // of leaders whose members are being put to sleep
+	// orphans has every group that sleeps, and whose leader is not known, or leads no more.
+	orphans map[fsm.GroupID]*Group
+	changes map[string]uint64 // by node: how often it has come or gone
 }
 
 // rest is which members of a group sleep.
@@ -65,7 +69,8 @@ type rest struct {
 
 func (s *sleepers) init(h *Host) {
 	s.host, s.voter, s.after, s.keep = h, newVoter(h), h.config.IdleAfter, h.config.KeepAwake
-	s.rests, s.patience = map[fsm.GroupID]*rest{}, restartPatience
+	s.rests, s.orphans, s.changes = map[fsm.GroupID]*rest{}, map[fsm.GroupID]*Group{}, map[string]uint64{}
+	s.patience = restartPatience
 }
 
 // on reports whether groups sleep: else the members of one that does would stand for election.
@@ -102,7 +107,7 @@ func (s *sleepers) check() {
 	items := map[string][]byte{}
 	for _, i := range h.groups.replicas(func(*instance) bool { return true }) {
 		awake++
-		if now.Sub(i.lastActive()) < s.after*time.Duration(max(1, i.shell.sleepless.Load())) {
+		if now.Sub(i.lastActive()) < i.shell.idleAfter() {
 			continue
 		}
 		at, leads := i.idle(s.after)
@@ -254,12 +259,7 @@ func (s *sleepers) rested(from string, items []election.Item) {
 
 // down finds other leaders for the groups whose leader's node has died: at once for those in which something is soon
 // due, for the others when it has been away for deathPatience. Who waits for one of them wakes it.
-func (s *sleepers) down(node string) {
-	s.replace(node, func() bool { return !s.host.config.Mesh.Alive(node) })
-}
-
-// replace does that as long as the leader's node is still away.
-func (s *sleepers) replace(node string, still func() bool) {
+func (s *sleepers) down(node string, gone func() bool) {
 	h := s.host
 	soon := h.config.Clock.Now() + fsm.Time(dueSoon)
 	orphans := h.groups.sleepers(func(_ *Group, r *record) bool { return r.leader == node && !r.leads })
@@ -276,14 +276,14 @@ func (s *sleepers) replace(node string, still func() bool) {
 			}
 		}
 		began := time.Now()
-		s.succeed(due, node, still)
+		s.succeed(due, node, gone)
 		for time.Since(began) < election.DeathPatience {
-			if !still() || !h.pause(longestSleepWait/sleepChecks) {
+			if !gone() || !h.pause(longestSleepWait/sleepChecks) {
 				return
 			}
 		}
 		byDeadline(rest)
-		s.succeed(rest, node, still)
+		s.succeed(rest, node, gone)
 	})
 }
 
@@ -300,12 +300,12 @@ func byDeadline(groups []*Group) {
 }
 
 // succeed has groups elect another leader: asleep, and those that cannot awake.
-func (s *sleepers) succeed(orphans []*Group, dead string, still func() bool) {
+func (s *sleepers) succeed(orphans []*Group, dead string, gone func() bool) {
 	if len(orphans) == 0 {
 		return
 	}
-	s.voter.takeOver(orphans, dead, still)
-	s.wakeAll(slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) }), still)
+	s.voter.takeOver(orphans, dead, gone)
+	s.wakeAll(slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) }), gone)
 }
 
 // up wakes the groups led here of which a node may lack something. Where nobody has served in the term, it may lack only the
@@ -346,11 +346,18 @@ func (s *sleepers) wakeAll(all []*Group, reason func() bool) {
 		if !g.Asleep() {
 			continue
 		}
-		if !reason() || !s.host.pause(time.Second/wakesPerSecond) {
+		if !s.turn(reason) {
 			return
 		}
 		g.wake()
 	}
+}
+
+// turn waits until one more may be woken, and reports whether there still is a reason.
+func (s *sleepers) turn(reason func() bool) bool {
+	s.pace.Lock()
+	defer s.pace.Unlock()
+	return reason() && s.host.pause(time.Second/wakesPerSecond)
 }
 
 // pause waits, and reports whether the host goes on.
@@ -433,14 +440,46 @@ func (s *sleepers) sweep(now time.Time) {
 			search(i)
 		}
 	}
-	orphans := h.groups.sleepers(func(_ *Group, r *record) bool {
-		return !r.leads && (r.leader == "" && now.Sub(r.noted) >= orphanAfter || s.restarted(r) && s.overdue(r, now))
-	})
-	if len(orphans) > 0 && s.sweeping.CompareAndSwap(false, true) {
+	if orphans := s.deserted(now); len(orphans) > 0 && s.sweeping.CompareAndSwap(false, true) {
 		h.tasks.Go(func() {
 			defer s.sweeping.Store(false)
 			s.wakeAll(orphans, func() bool { return true })
 		})
+	}
+}
+
+// deserted returns the groups that sleep and have had no leader for a while.
+func (s *sleepers) deserted(now time.Time) (all []*Group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, g := range s.orphans {
+		switch r := g.asleep.Load(); {
+		case r == nil || !s.orphaned(r) || g.ended.Load():
+			delete(s.orphans, id)
+		case r.leader != "" && s.overdue(r, now) || r.leader == "" && now.Sub(r.noted) >= orphanAfter:
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// orphaned reports whether a group that sleeps has no leader as far as is known here.
+func (s *sleepers) orphaned(r *record) bool { return !r.leads && r.leader == "" || s.restarted(r) }
+
+// put has a group sleep, or go on to sleep, as the record says.
+func (g *Group) put(r *record) {
+	g.asleep.Store(r)
+	if s := &g.host.sleepers; s.orphaned(r) {
+		s.adopt([]*Group{g})
+	}
+}
+
+// adopt has groups looked at that may be orphans.
+func (s *sleepers) adopt(all []*Group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range all {
+		s.orphans[g.spec.Group] = g
 	}
 }
 
@@ -474,14 +513,31 @@ func (s *sleepers) restarted(r *record) bool {
 
 // peerChanged passes on that a node has come or gone.
 func (s *sleepers) peerChanged(ev peer.Event) {
-	if ev.Up {
-		if s.process(ev.Node).of != ev.Incarnation {
-			s.processes.Store(ev.Node, process{ev.Incarnation, time.Now()})
-		}
-		s.up(ev.Node)
-	} else {
-		s.down(ev.Node)
+	changes := s.changed(ev.Node)
+	if !ev.Up {
+		s.down(ev.Node, func() bool { return s.unchanged(ev.Node, changes) && !s.host.config.Mesh.Alive(ev.Node) })
+		return
 	}
+	if p := s.process(ev.Node); p.of != ev.Incarnation || p.since.IsZero() {
+		s.processes.Store(ev.Node, process{ev.Incarnation, time.Now()})
+		s.adopt(s.host.groups.sleepers(func(_ *Group, r *record) bool { return s.restarted(r) }))
+	}
+	s.up(ev.Node)
+}
+
+// changed notes that a node has come or gone, and returns how often it has.
+func (s *sleepers) changed(node string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changes[node]++
+	return s.changes[node]
+}
+
+// unchanged reports whether a node has neither come nor gone since.
+func (s *sleepers) unchanged(node string, changes uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changes[node] == changes
 }
 
 // lastActive is when the group last applied something, or woke.
@@ -507,24 +563,29 @@ func (i *instance) idle(long time.Duration) (at recordedAt, ok bool) {
 		}
 	}
 	at = recordedAt{i.PositionOf(last), term}
-	return at, at.Term != 0 && i.applier.rests(func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
+	return at, at.Term != 0 && i.applier.rests(last, func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
 }
 
-// follows reports whether a replica has all that a leader has, and has applied it. A candidate of the term that has lost
-// is one for raft as long as it is awake.
+// follows reports whether a replica has all that a leader has, and its machine as well: raft counts what it has handed over.
+// A candidate of the term that has lost is one for raft as long as it is awake.
 func (i *instance) follows(leader string, want recordedAt) bool {
 	is := i.Raft()
 	role, term := i.Role()
 	return role != raft.Leader && term == want.raft && i.Leader() == leader && !i.IsLearner() && !i.Barred() && i.usage.writing.Load() == 0 &&
-		is.LastIndex() == want.Index && is.AppliedIndex() == want.Index && i.LastStored() == want.Index && i.LogEnd() == want.Position
+		is.LastIndex() == want.Index && is.AppliedIndex() == want.Index && i.LastStored() == want.Index && i.LogEnd() == want.Position &&
+		i.applier.hasUpTo(want.Index)
 }
 
-// rests reports whether the machine waits for nothing before a deadline that is far, and has all settings.
-func (a *applier) rests(far func(deadline fsm.Time) bool, s *settings) bool {
+// rests reports whether the machine has every command up to an index, waits for nothing before a deadline that is far, and
+// has all settings.
+func (a *applier) rests(last uint64, far func(deadline fsm.Time) bool, s *settings) bool {
 	if !a.mu.TryLock() {
 		return false
 	}
 	defer a.mu.Unlock()
+	if a.given {
+		return false
+	}
 	d := a.machine.NextDeadline()
-	return !a.stopped && (d == 0 || far(d)) && a.machine.Stats().Outbox.Messages == 0 && !s.wait(a.machine.Config())
+	return !a.stopped && a.has(last) && (d == 0 || far(d)) && a.machine.Stats().Outbox.Messages == 0 && !s.wait(a.machine.Config())
 }

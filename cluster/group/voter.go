@@ -35,9 +35,13 @@ type voter struct {
 
 // poll is who has voted for this node in a term; itself once that is durable.
 type poll struct {
-	term  uint64
-	votes []string
+	term     uint64
+	votes    []string
+	takeover *takeover // the newest one that has the poll
 }
+
+// takeover is one after the death of a node: it ends when the node has come back, although another one may follow.
+type takeover struct{ dead string }
 
 func newVoter(h *Host) *voter { return &voter{host: h, polls: map[fsm.GroupID]*poll{}} }
 
@@ -48,9 +52,9 @@ func (g *Group) orphaned(dead string) bool {
 }
 
 // takeOver stands for the leadership of those groups whose leader's node has died that are this node's to take, as long
-// as that is still so, and waits until all of them have leaders. Those that are orphaned all the same have to be woken.
-func (v *voter) takeOver(orphans []*Group, dead string, still func() bool) {
-	h := v.host
+// as it is gone, and waits until all of them have leaders. Those that are orphaned all the same have to be woken.
+func (v *voter) takeOver(orphans []*Group, dead string, gone func() bool) {
+	h, of := v.host, &takeover{dead}
 	if h.withdrawn.Load() {
 		return
 	}
@@ -64,7 +68,9 @@ func (v *voter) takeOver(orphans []*Group, dead string, still func() bool) {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		for _, it := range items {
-			delete(v.polls, it.Group)
+			if p := v.polls[it.Group]; p != nil && p.takeover == of {
+				delete(v.polls, it.Group)
+			}
 		}
 	}()
 	count := func() (n int) {
@@ -78,10 +84,10 @@ func (v *voter) takeOver(orphans []*Group, dead string, still func() bool) {
 	before := len(orphans)
 	for inVain := 0; inVain < takeoverAttempts; inVain++ {
 		for some := range slices.Chunk(items, takeoverBatch) {
-			if !still() {
+			if !gone() {
 				return
 			}
-			v.stand(some)
+			v.stand(some, of)
 			if !h.pause(time.Duration(len(some)) * time.Second / takeoversPerSecond) {
 				return
 			}
@@ -131,7 +137,7 @@ func (v *voter) alive(node string) bool {
 }
 
 // stand asks the other members for their votes while this node's own become durable.
-func (v *voter) stand(items []election.Item) {
+func (v *voter) stand(items []election.Item, of *takeover) {
 	h := v.host
 	ask := map[string][]byte{}
 	v.mu.Lock()
@@ -139,6 +145,7 @@ func (v *voter) stand(items []election.Item) {
 		if p := v.polls[it.Group]; p == nil || p.term != it.Term {
 			v.polls[it.Group] = &poll{term: it.Term}
 		}
+		v.polls[it.Group].takeover = of
 		if g := h.groups.sleeper(it.Group); g != nil {
 			for _, m := range g.Configuration() {
 				if m.Voter && m.Node != h.config.Node && v.alive(m.Node) {
@@ -195,7 +202,7 @@ func (v *voter) vote(candidate string, items []election.Item) (given []election.
 	for n, yes := range v.host.config.Store.Vote(candidate, ballots) {
 		if yes {
 			g := groups[n]
-			g.asleep.Store(g.asleep.Load().in(requests[n].Term, ""))
+			g.put(g.asleep.Load().in(requests[n].Term, ""))
 			given = append(given, requests[n])
 		}
 	}
@@ -278,9 +285,12 @@ func (g *Group) lost(from string, it election.Item) (level bool) {
 	case r.leads && r.at.raft < it.Term:
 		g.call()
 	case !r.leads && r.at.Position == it.Position && r.at.raft <= it.Term:
+		if it.Term > r.at.raft && !g.hear(it.Term) {
+			return false
+		}
 		n := r.in(it.Term, from)
 		g.host.sleepers.sign(n)
-		g.asleep.Store(n)
+		g.put(n)
 		return true
 	}
 	return false
@@ -302,10 +312,11 @@ func (g *Group) won(term uint64) bool {
 	}
 	w.setLacking(append(h.unreachable(w.members), w.lacking()...))
 	w.stamper.Begin(h.config.Clock, w.stats.Clock)
-	g.asleep.Store(w)
+	g.put(w)
 	h.applying.roleChanged(&g.spec, true)
 	h.applying.boots.set(g.spec.Group, w.sessions, w.suspected)
 	g.arm(w)
+	g.checkArmed(w)
 	return true
 }
 
@@ -323,4 +334,15 @@ func (r *record) in(term uint64, leader string) *record {
 	n.lacks.Store(r.lacks.Load())
 	r.machine, r.state, r.woken = nil, nil, true
 	return n
+}
+
+// hear stores a term that another member leads in, as raft would (R3).
+func (g *Group) hear(term uint64) bool {
+	store := g.host.config.Store
+	log, err := store.Group(g.spec.Group)
+	if err != nil {
+		return false
+	}
+	defer store.Unload(g.spec.Group)
+	return log.SetUint64([]byte(raftlog.TermKey), term) == nil
 }

@@ -23,7 +23,7 @@ func (c *handClock) set(config *Config)   { config.Awake = c.now }
 
 // await waits for a state and lets time pass until then: nobody is blamed for
 // what takes long before or after.
-func (c *handClock) await(t *testing.T, what string, f func() bool) {
+func (c *handClock) await(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	await(t, what, func() bool {
 		if f() {

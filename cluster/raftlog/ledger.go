@@ -74,6 +74,7 @@ type place struct {
 	record   record
 	end      logEnd // whether or not the record says so
 	read     bool   // end is what the store has, and so are term and vote of the record
+	plain    bool   // when the group was unloaded it had no snapshot, nor ever begun one: it has term, vote and headers
 }
 
 // slotBuffers are what slots are encoded in, one for each that is being written.
@@ -597,6 +598,20 @@ func (p *place) isRead() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.read
+}
+
+// isPlain reports whether an unloaded group has nothing but term, vote and headers.
+func (p *place) isPlain() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.plain
+}
+
+// setPlain notes it. Nobody writes more of a group before it is loaded again.
+func (p *place) setPlain(yes bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.plain = yes
 }
 
 // change rewrites the slot after f has changed the record. It is not synced.

@@ -54,13 +54,14 @@ func (s *Store) readGroup(id fsm.GroupID, p *place) (*Group, error) {
 	g.entries.trailing = s.trailing
 	g.epoch.Store(s.epochs.Add(1))
 	l := &loader{g: g, it: it, spans: map[uint64]span{}}
-	for _, step := range []func() error{l.stable, l.snapshot, l.sections, l.pins, l.headers} {
+	steps := []func() error{l.stable, l.snapshot, l.sections, l.pins, l.headers, l.orphans}
+	if p.isPlain() {
+		steps = []func() error{l.stable, l.headers}
+	}
+	for _, step := range steps {
 		if err := step(); err != nil {
 			return nil, fmt.Errorf("open group %d: %w", id, err)
 		}
-	}
-	if err := l.orphans(); err != nil {
-		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
 	if g.snapshot.meta != nil && g.entries.begin() > g.snapshot.meta.index+1 {
 		return nil, fmt.Errorf("open group %d: entry %d is missing: %w", id, g.snapshot.meta.index+1, errShort)

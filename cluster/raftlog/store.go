@@ -265,6 +265,7 @@ func (s *Store) forget(g *Group) bool {
 	for index := g.entries.begin(); index > 0 && index <= g.entries.last(); index++ {
 		s.cache.remove(cacheKey{epoch, g.id, index})
 	}
+	g.place.setPlain(g.snapshot.numbers == 0 && len(g.pins.items) == 0)
 	g.forget()
 	return true
 }

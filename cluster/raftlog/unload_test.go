@@ -79,6 +79,30 @@ func TestUnload(t *testing.T) {
 	must(t, s.Close())
 }
 
+// Of a group that has never written a snapshot, term, vote and headers are read when it is taken up again; of others all.
+func TestUnloadRemembersWhatThereIs(t *testing.T) {
+	s := mustOpen(t, vfs.NewMem(), "db")
+	idle(t, s, 1)
+	for _, plain := range []bool{true, false} {
+		if !s.Unload(1) || s.ledger.place(1).isPlain() != plain {
+			t.Fatalf("it is unloaded as one without a snapshot: %v", !plain)
+		}
+		g := mustGroup(t, s, 1)
+		mustBounds(t, g, 1, 5)
+		mustDoubt(t, g, "")
+		if term, err := g.GetUint64([]byte(TermKey)); term != 2 || err != nil || g.voters.count == 0 {
+			t.Errorf("term %d, %v, %d voters", term, err, g.voters.count)
+		}
+		if (g.SnapshotIndex() == 0) != plain {
+			t.Errorf("the snapshot is of entry %d", g.SnapshotIndex())
+		}
+		mustSave(t, g, 4, 2, []byte("state"))
+	}
+	must(t, s.DropGroup(1))
+	idle(t, s, 1)
+	must(t, s.Close())
+}
+
 // A group that has lost something is not whole because it is read once more.
 func TestUnloadKeepsDoubt(t *testing.T) {
 	s := mustOpen(t, vfs.NewMem(), "db")

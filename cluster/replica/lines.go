@@ -48,10 +48,11 @@ type raftLogger struct {
 	to           *slog.Logger
 }
 
+// nothing is a logger that logs nothing, for all rafts.
+var nothing = hclog.NewNullLogger()
+
 // NewLogger returns what a raft logs with, as far as a node's gate lets it.
-func NewLogger(gate *LogGate, to *slog.Logger) hclog.Logger {
-	return raftLogger{hclog.NewNullLogger(), gate, to}
-}
+func NewLogger(gate *LogGate, to *slog.Logger) hclog.Logger { return raftLogger{nothing, gate, to} }
 
 // Warn implements hclog.Logger.
 func (l raftLogger) Warn(line string, args ...any) {

@@ -55,6 +55,7 @@ type Replica struct {
 	handover  handover
 
 	tenure tenure        // of raft as the leader
+	first  *first        // see Begin; nil: it is not a leader that resumes its term
 	lacked atomic.Uint64 // how often a member had less than it acknowledged
 }
 
@@ -182,7 +183,7 @@ func (r *Replica) stable() raft.StableStore {
 
 // run runs raft.
 func (r *Replica) run(o *Opening, check *entryCheck, stable raft.StableStore, snapshots raft.SnapshotStore, over raft.Transport) error {
-	started, err := raft.NewRaft(o.Config, o.Machine, raftsLog{r.config.Log, r.tenure.over, r.ending, r.config.Unsettled}, stable, snapshots, over)
+	started, err := raft.NewRaft(o.Config, o.Machine, raftsLog{r.config.Log, r.tenure.over, r.ending, r.config.Unsettled, r.first}, stable, snapshots, over)
 	if err != nil {
 		return fmt.Errorf("start raft: %w", err)
 	}

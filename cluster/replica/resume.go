@@ -15,7 +15,9 @@ type Resumption struct {
 	// Leads: it led in Term until it ended, and leads in it again, without a vote: no entry of the term exists that
 	// is not in the log.
 	Leads bool
-	Term  uint64 // the stored one
+	// Serves: it needs nobody to serve again, so its group says with what it begins, see Replica.Begin.
+	Serves bool
+	Term   uint64 // the stored one
 	// At is the last entry that the machine has, and Members the configuration up to there, of the entry MembersAt.
 	At        Position
 	Members   raft.Configuration
@@ -29,8 +31,12 @@ type Resumption struct {
 func (r *Replica) resume(o *Opening, check *entryCheck) error {
 	of, t, stable := o.Resumes, r.transport, r.stable()
 	of.started = make(chan struct{})
+	if of.Leads && of.Serves {
+		r.first = r.newFirst(of)
+		o.Machine = firstMachine{o.Machine.(raft.BatchingFSM), r.first}
+	}
 	if of.Leads {
-		t, stable = resumedVotes{t, of}, resumedTerm{stable, of}
+		t, stable = resumedLinks{t, of, r.first}, resumedTerm{stable, of}
 	}
 	of.starting.Store(true)
 	defer func() {
@@ -100,14 +106,33 @@ func (s resumedTerm) votedFor() bool {
 	return err == nil && term == s.of.Term
 }
 
-// resumedVotes gives a leader the votes of the other members in its own term: they have made it the leader.
-type resumedVotes struct {
+// resumedLinks gives a leader the votes of the other members in its own term: they have made it the leader. And it sends
+// them what the leader begins with.
+type resumedLinks struct {
 	Transport
-	of *Resumption
+	of    *Resumption
+	first *first // nil: raft begins by itself
+}
+
+// AppendEntries implements raft.Transport.
+func (v resumedLinks) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if v.first != nil {
+		v.first.join(args)
+	}
+	return v.Transport.AppendEntries(id, addr, args, resp)
+}
+
+// AppendEntriesPipeline implements raft.Transport.
+func (v resumedLinks) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddress) (raft.AppendPipeline, error) {
+	p, err := v.Transport.AppendEntriesPipeline(id, addr)
+	if v.first == nil || err != nil {
+		return p, err
+	}
+	return &firstPipeline{AppendPipeline: p, first: v.first}, nil
 }
 
 // RequestVote implements raft.Transport.
-func (v resumedVotes) RequestVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (v resumedLinks) RequestVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
 	if args.Term == v.of.Term {
 		<-v.of.started // a leader replicates
 		*resp = raft.RequestVoteResponse{RPCHeader: args.RPCHeader, Term: args.Term, Granted: true}

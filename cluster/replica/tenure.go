@@ -18,11 +18,16 @@ type raftsLog struct {
 	over   func() <-chan struct{} // closed when the replica leads no more
 	ending <-chan struct{}
 	grown  func() // nil: nobody wants to know
+	first  *first // of a leader that resumes its term; nil: it does not
 }
 
 // StoreLogs implements raft.LogStore.
 func (l raftsLog) StoreLogs(logs []*raft.Log) error {
+	begins := l.first != nil && l.first.fill(logs)
 	err := l.LogStore.StoreLogs(logs)
+	if begins {
+		close(l.first.stored)
+	}
 	if l.grown != nil {
 		l.grown()
 	}

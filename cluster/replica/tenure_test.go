@@ -34,7 +34,7 @@ func TestGaugeWaits(t *testing.T) {
 		if err := raft.BootstrapCluster(c, log, store, snapshots, link, members); err != nil {
 			t.Fatal(err)
 		}
-		r, err := raft.NewRaft(c, &raft.MockFSM{}, raftsLog{log, over.over, ending, nil}, store, snapshots, link)
+		r, err := raft.NewRaft(c, &raft.MockFSM{}, raftsLog{LogStore: log, over: over.over, ending: ending}, store, snapshots, link)
 		if err != nil {
 			t.Fatal(err)
 		}

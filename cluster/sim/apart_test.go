@@ -86,6 +86,7 @@ func run(t *testing.T, binary string, args ...string) string {
 	args = append([]string{
 		"-test.run", "^TestScripts$", "-test.v", "-test.timeout", "0", "-sim.here",
 		"-sim.shrink=" + strconv.FormatBool(*shrinks), "-sim.five=" + strconv.FormatBool(*fiveNodes),
+		"-sim.asleep=" + strconv.FormatBool(*asleep),
 	}, args...)
 	raw, err := exec.CommandContext(t.Context(), binary, args...).CombinedOutput()
 	out := string(raw)

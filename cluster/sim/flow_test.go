@@ -123,7 +123,7 @@ func (f *flow) run(ctx context.Context) {
 	consuming, stop := context.WithCancel(ctx)
 	f.stop = stop
 	f.publishing.Go(func() {
-		p := client.Publisher{Name: "publisher", URIs: f.w.uris(f.publishes10), First: 0, Window: 64, Rate: f.perSecond, Dial: f.w.dialer("p-" + f.publishTo)}
+		p := client.Publisher{Name: "publisher", URIs: f.w.uris(f.publishes10), First: 0, Window: 64, Rate: f.perSecond, Dial: f.w.dialer("p-" + f.publishTo), Hold: f.w.paused.Load}
 		err := p.Run(ctx, f.history, func() (client.Message, bool) {
 			return f.make(f.rng), !f.last.Load()
 		})

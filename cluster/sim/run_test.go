@@ -61,7 +61,7 @@ func play(t *testing.T, s *script) (r result) {
 	defer watch(s, &beats)()
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		w := newWorld(s.Seed, s.Nodes)
+		w := newWorld(s)
 		ended := make(chan struct{})
 		go func() {
 			for sleepUnless(ended, time.Second) {
@@ -222,10 +222,14 @@ func (w *world) play(s *script) (confirmed int) {
 // repair heals everything and starts all nodes.
 func (w *world) repair() {
 	w.net.heal()
+	w.perform(step{Do: resume})
 	for _, name := range w.names {
 		w.nodes[name].clock.set(0, 0)
 		w.nodes[name].mend()
 		w.perform(step{Do: start, Node: name})
+		if w.nodes[name].drained {
+			w.perform(step{Do: revive, Node: name})
+		}
 	}
 }
 
@@ -321,7 +325,7 @@ func shrink(s *script, fails func(*script) bool) *script {
 	plays := 0
 	for size := len(s.Steps) / 2; size > 0; size /= 2 {
 		for i := len(s.Steps) - size; i > -size; i -= size {
-			less := &script{Seed: s.Seed, Nodes: s.Nodes, Flows: s.Flows, Steps: slices.Delete(slices.Clone(s.Steps), max(i, 0), i+size)}
+			less := &script{Seed: s.Seed, Nodes: s.Nodes, Flows: s.Flows, Idle: s.Idle, Steps: slices.Delete(slices.Clone(s.Steps), max(i, 0), i+size)}
 			for n := 0; n < tries && plays < maxPlays; n++ {
 				if plays++; fails(less) {
 					s = less

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/quorate/quorate/cluster/mgmt"
+	"github.com/quorate/quorate/fsm/catalog"
 )
 
 // script is what happens to a cluster. It is what a failing run prints, and what
@@ -15,6 +18,7 @@ type script struct {
 	Seed  uint64   `json:"seed"` // of the network's jitter, of what disks keep and of what clients publish
 	Nodes int      `json:"nodes"`
 	Flows []string `json:"flows,omitempty"` // names of kinds of flows; empty: usual
+	Idle  millis   `json:"idle,omitempty"`  // after which queues sleep; 0: they do not
 	Steps []step   `json:"steps"`           // in the order of their times
 }
 
@@ -93,6 +97,9 @@ func (w *world) find(who string) []string {
 
 // perform does one step.
 func (w *world) perform(s step) {
+	if w.restless(s) {
+		return
+	}
 	switch s.Do {
 	case hush:
 		for _, f := range w.flows {
@@ -152,18 +159,7 @@ func (w *world) perform(s step) {
 
 // move begins to hand over a queue's leadership; that may fail.
 func (w *world) move(queue, to string) {
-	p := w.nodes[w.find("leader:" + queue)[0]].running()
-	if p == nil {
-		return
-	}
-	m := p.node.Management()
-	q, known := m.Catalog.View().Queue("/", queue)
-	if !known {
-		return
-	}
-	w.ended.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
+	w.manage(w.find("leader:" + queue)[0], queue, func(ctx context.Context, m *mgmt.Backend, q *catalog.Queue) {
 		_ = m.Placement.TransferLeadership(ctx, q, to)
 	})
 }

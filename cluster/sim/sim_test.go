@@ -16,6 +16,7 @@ var (
 	hours      = flag.Float64("sim.hours", 0, "play scripts drawn from new seeds for so many virtual `hours`")
 	shrinks    = flag.Bool("sim.shrink", false, "remove steps from a failing script as long as it fails without them")
 	keepIn     = flag.String("sim.keep", "", "`folder` for the disks of a failing run, one data folder for each node")
+	asleep     = flag.Bool("sim.asleep", false, "have queues of drawn scripts sleep when nothing happens in them for a moment")
 	fiveNodes  = flag.Bool("sim.five", false, "play drawn scripts with five nodes instead of three")
 )
 
@@ -86,10 +87,15 @@ func TestScripts(t *testing.T) {
 		if *hours > 0 {
 			length = longScript
 		}
-		mustPlay(t, draw(*oneSeed, nodes, length))
+		if *asleep {
+			mustPlay(t, drawAsleep(*oneSeed, nodes, length))
+		} else {
+			mustPlay(t, draw(*oneSeed, nodes, length))
+		}
 	default:
 		for _, seed := range seeds {
 			mustPlay(t, draw(seed, nodes, scriptLength))
+			mustPlay(t, drawAsleep(seed, nodes, scriptLength))
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 // inWorld runs a test of clients in a world of three nodes that serve them, within ten virtual minutes.
 func inWorld(t *testing.T, test func(ctx context.Context, t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(1, 3)
+		w := newWorld(&script{Seed: 1, Nodes: 3})
 		defer w.close()
 		for _, name := range w.names {
 			go w.start(name)

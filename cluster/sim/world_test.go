@@ -43,6 +43,9 @@ type world struct {
 	ended sync.WaitGroup // processes that are being cleaned up
 	fates fates
 
+	idle   time.Duration // see script.Idle
+	paused atomic.Bool   // nothing new is published
+
 	flows    []*flow
 	wrongBy  time.Duration // of the script
 	mu       sync.Mutex
@@ -65,6 +68,9 @@ type machine struct {
 	flips   []flipped // bits that are wrong on the disk, since whenever
 	damaged bool      // bits have flipped since the healing
 	dark    bool      // the machine has lost power since its process began
+	drained bool      // by a script
+
+	maintenance chan struct{} // see maintained
 }
 
 // process is one run of a node.
@@ -118,12 +124,12 @@ func (c *wallClock) set(ahead time.Duration, drift float64) {
 	c.since, c.ahead, c.drift = now, ahead, drift
 }
 
-func newWorld(seed uint64, count int) *world {
-	w := &world{net: newNetwork(seed), rng: rand.New(rand.NewPCG(seed, 2)), nodes: map[string]*machine{}}
-	for k := range count {
+func newWorld(s *script) *world {
+	w := &world{net: newNetwork(s.Seed), rng: rand.New(rand.NewPCG(s.Seed, 2)), nodes: map[string]*machine{}, idle: s.Idle.duration()}
+	for k := range s.Nodes {
 		name := nodeName(k)
 		w.names = append(w.names, name)
-		w.nodes[name] = &machine{name: name, disk: vfs.NewCrashableMem(), clock: wallClock{since: time.Now()}}
+		w.nodes[name] = &machine{name: name, disk: vfs.NewCrashableMem(), clock: wallClock{since: time.Now()}, maintenance: make(chan struct{}, 1)}
 	}
 	return w
 }
@@ -191,7 +197,7 @@ func (p *process) config(logger *slog.Logger) cluster.Config {
 		Monotonic: func() time.Duration { return m.clock.monotonic(began) },
 		Exit:      p.exit, Logger: logger, Properties: v091.Properties{},
 		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
-		DiskGate: m.gate, MemTableBytes: 256 << 10, GroupSize: 3, LeaderlessGrace: 5 * time.Second,
+		DiskGate: m.gate, MemTableBytes: 256 << 10, GroupSize: 3, LeaderlessGrace: 5 * time.Second, IdleAfter: p.w.idle,
 		Defaults:    catalog.Defaults{DisconnectedTimeout: fsm.Millis(time.Minute.Milliseconds())},
 		Probe:       plenty{},
 		MemoryLimit: memory,

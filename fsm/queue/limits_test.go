@@ -330,6 +330,15 @@ func TestRestoreRefuses(t *testing.T) {
 	if err := New("q", 1).Restore(bytes.NewReader(newer.Bytes())); !errors.Is(err, ErrVersion) {
 		t.Errorf("a snapshot of a later version: %v", err)
 	}
+	if _, err := Restored("q", 1, fsm.NewestVersion, bytes.NewReader(newer.Bytes())); !errors.Is(err, ErrVersion) {
+		t.Errorf("a new machine with a snapshot of a later version: %v", err)
+	}
+	if m, err := Restored("q", 1, fsm.NewestVersion+1, bytes.NewReader(newer.Bytes())); err != nil || m.Hash() != later.Hash() {
+		t.Errorf("a machine that supports the version: %v", err)
+	}
+	if m, err := Restored("q", 1, fsm.NewestVersion, bytes.NewReader(whole)); err != nil || m.Hash() != d.m.Hash() {
+		t.Errorf("a new machine: %v", err)
+	}
 	if err := d.m.Restore(bytes.NewReader(whole)); err != nil {
 		t.Error(err)
 	}

@@ -78,7 +78,7 @@ func (m *Machine) SetBounds(b Bounds) { m.bounds = b }
 // begins with the first entry.
 func New(name string, id fsm.QueueID) *Machine {
 	m := &Machine{
-		shared: &shared{name: name, id: id, bounds: defaultBounds, settings: newSettings(&logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit}), version: 1},
+		shared: &shared{name: name, id: id, bounds: defaultBounds, settings: defaultSettings, version: 1},
 		newest: fsm.NewestVersion,
 		timers: &timers{}, entries: &entries{}, labels: &labels{},
 	}

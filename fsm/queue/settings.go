@@ -52,6 +52,9 @@ type settings struct {
 	ends            int // how many ends are remembered, ≤ maxEnds
 }
 
+// defaultSettings are those of every queue until the first Configure, which replaces them: nobody changes them.
+var defaultSettings = newSettings(&logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit})
+
 // newSettings decodes c and retains nothing of it. It validates nothing: values
 // out of range are cut. What this version does not know is not kept, since a snapshot
 // would have it.

@@ -241,11 +241,30 @@ func (m *Machine) Restore(r io.Reader) error {
 	n := New(m.name, m.id)
 	n.newest, n.bounds = m.newest, m.bounds
 	n.ends.keep(m.ends.kept())
-	if err := n.restore(bufio.NewReaderSize(r, encoderBuffer)); err != nil {
+	if err := n.read(r); err != nil {
 		return err
 	}
 	*m = *n
 	return nil
+}
+
+// Restored is New with the state that WriteTo has written, up to the end of r. newest is as in Supports.
+func Restored(name string, id fsm.QueueID, newest uint32, r io.Reader) (*Machine, error) {
+	m := New(name, id)
+	m.Supports(newest)
+	if err := m.read(r); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// read restores a new machine.
+func (m *Machine) read(r io.Reader) error {
+	size := encoderBuffer
+	if l, ok := r.(interface{ Len() int }); ok {
+		size = min(l.Len(), size)
+	}
+	return m.restore(bufio.NewReaderSize(r, size))
 }
 
 // restore reads into a new machine: consumers before what they hold, messages before their indexes,

@@ -38,6 +38,16 @@ const (
 // server is the binary under test.
 var server string
 
+var asleep = flag.Bool("jepsen.asleep", false, "queues sleep when nothing has happened in them for 200 ms")
+
+// options are those of a cluster's nodes.
+func options(dir string, nodes int, args ...string) cluster.Options {
+	if *asleep {
+		args = append(args, "--set", "raft.idle_after=200", "--set", "raft.awake_target=0")
+	}
+	return cluster.Options{Binary: server, Dir: dir, Nodes: nodes, Args: args}
+}
+
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
 
 func buildAndRun(m *testing.M) int {
@@ -88,7 +98,7 @@ func (s *sharedCluster) mustGet(t *testing.T) *cluster.Cluster {
 		if s.err = os.MkdirAll(s.dir, 0o700); s.err != nil {
 			return
 		}
-		if s.c, s.err = cluster.Start(context.Background(), cluster.Options{Binary: server, Dir: s.dir, Nodes: s.nodes}); s.err == nil && s.ready != nil {
+		if s.c, s.err = cluster.Start(context.Background(), options(s.dir, s.nodes)); s.err == nil && s.ready != nil {
 			s.err = s.ready(s.c)
 		}
 	})
@@ -117,7 +127,7 @@ func mustCluster(t *testing.T, args ...string) *cluster.Cluster {
 
 func mustNodes(t *testing.T, nodes int, args ...string) *cluster.Cluster {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), cluster.Options{Binary: server, Dir: t.TempDir(), Nodes: nodes, Args: args})
+	c, err := cluster.Start(t.Context(), options(t.TempDir(), nodes, args...))
 	if err != nil {
 		t.Fatal(err)
 	}

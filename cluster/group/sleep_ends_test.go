@@ -1,0 +1,153 @@
+package group
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+// restless lets groups sleep only when a test says so.
+func restless(c *Config) {
+	sleepy(c)
+	c.IdleAfter = time.Hour
+}
+
+// A leader that was about to sleep, and does not, goes on: who was refused meanwhile hears that it leads.
+func TestLeaderThatStaysAwakeGoesOn(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, restless)
+	g := c.mustOpen(1)[0]
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
+	g = c.mustLead(1)
+	o := c.host(g).outside
+	tried, told := false, 0
+	await(t, "it is about to sleep", func() bool {
+		if g.sleep(func(*instance) bool {
+			o.mu.Lock()
+			told = len(o.terms)
+			o.mu.Unlock()
+			tried = true
+			if g.Submit(enqueues(2, -1, "b")) == nil {
+				t.Error("a command is taken that sleep may lose")
+			}
+			return false
+		}) {
+			t.Fatal("it sleeps although it must not")
+		}
+		return tried
+	})
+	o.await(t, "who was refused is told", func() bool { return len(o.terms) > told })
+	c.mustTake(1, enqueues(2, -1, "b"), 2)
+}
+
+// What raft takes until it has ended is in the log: a leader that sleeps knows of it.
+func TestSleepSeesWhatRaftTakes(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, restless)
+	all := c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
+	for range 20 {
+		g := c.mustLead(1)
+		log, err := g.host.config.Store.Group(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.sleep(func(i *instance) bool {
+			took := make(chan struct{})
+			go func() {
+				first := true
+				for i.Raft().Barrier(0).Error() == nil {
+					if first {
+						close(took)
+					}
+					first = false
+				}
+				if first {
+					close(took)
+				}
+			}()
+			<-took
+			return true
+		})
+		if r := g.asleep.Load(); r != nil && r.level {
+			if last, _ := log.LastIndex(); last != r.at.Index {
+				t.Fatalf("it sleeps at %d, its log ends at %d", r.at.Index, last)
+			}
+		}
+		g.wake()
+	}
+	c.mustServe(1, 2)
+	for _, g := range all {
+		await(t, "everybody has it", func() bool { return ready(g) == 2 })
+	}
+	at := uint64(0)
+	c.mustLead(1).View(func(m *queue.Machine) { at = m.Index() })
+	c.mustAgree(all, at)
+}
+
+// A leader that loses its term while it falls asleep does not lead when it wakes, and another one does.
+func TestSleepLosesTheTerm(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, restless)
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
+	g := c.mustLead(1)
+	led := uint64(0)
+	await(t, "it has slept", func() bool {
+		return g.sleep(func(i *instance) bool {
+			led = i.Term()
+			i.host.config.Mesh.Resign(1, led+1, c.other(g).config.Node)
+			for i.Term() == led {
+				time.Sleep(time.Millisecond)
+			}
+			return true
+		})
+	})
+	if r := g.asleep.Load(); r != nil && r.leads {
+		t.Errorf("it sleeps as leader of %d, and led in %d", r.at.raft, led)
+	}
+	if leader := c.mustServe(1, 2); leader.Term() <= led {
+		t.Errorf("%d is led again", led)
+	}
+}
+
+// A member that was cut off while the others went on, and slept meanwhile, has what they have when it is back, although
+// nothing happens in the queue any more.
+func TestSleepersWakeForWhoLacks(t *testing.T) {
+	t.Parallel()
+	c, v, all := mustOpenValved(t)
+	g, away := all[0], all[2]
+	v.set(away.host.config.Node, true)
+	await(t, "it is down", func() bool { return !g.host.config.Mesh.Alive(away.host.config.Node) })
+	c.mustTake(1, enqueues(2, -1, "b"), 2)
+	await(t, "the others sleep", func() bool {
+		return !slices.ContainsFunc(all, func(r *Group) bool { return r != away && !r.Asleep() })
+	})
+	v.set(away.host.config.Node, false)
+	await(t, "it has everything", func() bool { return ready(away) == 2 })
+}
+
+// A queue does not sleep while a letter waits to be forwarded: nobody would forward it.
+func TestLetterKeepsAwake(t *testing.T) {
+	t.Parallel()
+	n := mustHost(t, t.TempDir(), restless)
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20, DeadLetter: true})
+	rests := func() bool {
+		i := g.in()
+		_, ok := i.idle(time.Millisecond)
+		return ok
+	}
+	await(t, "it could sleep", rests)
+	mustSubmit(t, g, enqueues(1, 1, "a"))
+	await(t, "the message is a letter", func() (is bool) {
+		g.View(func(m *queue.Machine) { is = m.Stats().Outbox.Messages == 1 })
+		return is
+	})
+	i := g.in()
+	await(t, "nothing is under way", func() bool { return !i.proposer.busy() && !i.watched.Load() })
+	if rests() {
+		t.Error("it could sleep with a letter")
+	}
+}
