@@ -109,7 +109,7 @@ func (h *Host) TakeUp(spec func(id fsm.GroupID) (s Spec, ok bool)) (n int) {
 		return 0
 	}
 	now := time.Now()
-	h.config.Store.Asleep(func(a raftlog.Asleep) {
+	raftlog.Sleepers(h.config.Store, func(a raftlog.Asleep) {
 		sp, ok := spec(a.Group)
 		if !ok {
 			return

@@ -56,13 +56,13 @@ func (r *record) setLacking(nodes []string) {
 }
 
 // mayLack reports whether a member may lack entries of a group that sleeps and is led here.
-func (g *Group) mayLack(node string) bool {
+func (s *sleepers) mayLack(g *Group, node string) bool {
 	r := g.asleep.Load()
 	return r != nil && r.leads && slices.Contains(r.lacking(), node)
 }
 
 // level notes that a member lacks nothing.
-func (g *Group) level(node string, it election.Item) {
+func (s *sleepers) level(g *Group, node string, it election.Item) {
 	r := g.asleep.Load()
 	if r == nil || !r.leads || r.at != (recordedAt{it.Position, it.Term}) {
 		return
@@ -76,9 +76,9 @@ func (g *Group) level(node string, it election.Item) {
 }
 
 // appendLed adds the word that this node leads, for who may not have heard it, if the group sleeps and it does.
-func (g *Group) appendLed(items []byte) []byte {
+func (s *sleepers) appendLed(items []byte, g *Group) []byte {
 	r := g.asleep.Load()
-	if r == nil || !r.leads || g.host.withdrawn.Load() {
+	if r == nil || !r.leads || s.host.withdrawn.Load() {
 		return items
 	}
 	return election.AppendItem(items, election.Item{Kind: election.ItemWon, Group: g.spec.Group, Term: r.at.raft, Position: r.at.Position})

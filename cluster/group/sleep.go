@@ -350,7 +350,7 @@ func (g *Group) current(r *record) *record {
 		leader = ""
 	}
 	if r.stored && !r.leads {
-		at.raft = g.storedTerm(at.raft)
+		at.raft = g.host.storedTerm(g.spec.Group, at.raft)
 	}
 	if at == r.at && leader == r.leader {
 		return r
@@ -362,8 +362,8 @@ func (g *Group) current(r *record) *record {
 }
 
 // storedTerm is the term in the group's store, unless that is earlier.
-func (g *Group) storedTerm(known uint64) uint64 {
-	log, err := g.host.config.Store.Group(g.spec.Group)
+func (h *Host) storedTerm(id fsm.GroupID, known uint64) uint64 {
+	log, err := h.config.Store.Group(id)
 	if err != nil {
 		return known // it is opened next
 	}

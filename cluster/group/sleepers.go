@@ -242,7 +242,7 @@ func (s *sleepers) rested(from string, items []election.Item) {
 	s.mu.Lock()
 	for _, it := range items {
 		if g := s.host.groups.sleeper(it.Group); g != nil {
-			g.level(from, it)
+			s.level(g, from, it)
 		}
 		r := s.rests[it.Group]
 		if r == nil || r.at != (recordedAt{it.Position, it.Term}) {
@@ -330,11 +330,11 @@ func (s *sleepers) up(node string) {
 		h.tasks.Go(func() {
 			var tell []byte
 			for _, g := range unserved {
-				tell = g.appendLed(tell)
+				tell = s.appendLed(tell, g)
 			}
 			h.elections.Send(node, tell)
 			if h.pause(levelWait) {
-				s.wakeAll(slices.DeleteFunc(unserved, func(g *Group) bool { return !g.mayLack(node) }), still)
+				s.wakeAll(slices.DeleteFunc(unserved, func(g *Group) bool { return !s.mayLack(g, node) }), still)
 			}
 		})
 	}

@@ -172,7 +172,7 @@ func (v *voter) requested(from string, items []election.Item) {
 		}
 		for _, it := range items {
 			if g := v.host.groups.sleeper(it.Group); g != nil {
-				answer = g.appendLed(answer)
+				answer = v.host.sleepers.appendLed(answer, g)
 			}
 		}
 		if len(answer) > 0 {
@@ -285,7 +285,7 @@ func (g *Group) lost(from string, it election.Item) (level bool) {
 	case r.leads && r.at.raft < it.Term:
 		g.call()
 	case !r.leads && r.at.Position == it.Position && r.at.raft <= it.Term:
-		if it.Term > r.at.raft && !g.hear(it.Term) {
+		if it.Term > r.at.raft && !g.host.hear(g.spec.Group, it.Term) {
 			return false
 		}
 		n := r.in(it.Term, from)
@@ -337,12 +337,12 @@ func (r *record) in(term uint64, leader string) *record {
 }
 
 // hear stores a term that another member leads in, as raft would (R3).
-func (g *Group) hear(term uint64) bool {
-	store := g.host.config.Store
-	log, err := store.Group(g.spec.Group)
+func (h *Host) hear(id fsm.GroupID, term uint64) bool {
+	store := h.config.Store
+	log, err := store.Group(id)
 	if err != nil {
 		return false
 	}
-	defer store.Unload(g.spec.Group)
+	defer store.Unload(id)
 	return log.SetUint64([]byte(raftlog.TermKey), term) == nil
 }

@@ -72,9 +72,9 @@ func (s *snapshotState) number() uint64 {
 	return s.meta.number
 }
 
-// Asleep calls f for every group whose record is true: the log ends as it says, the snapshot is the same, and the ledger
+// Sleepers calls f for every group whose record is true: the log ends as it says, the snapshot is the same, and the ledger
 // knows of nothing else. The others are deleted. No group is read, and none may be in use. Call it once, after Open.
-func (s *Store) Asleep(f func(a Asleep)) {
+func Sleepers(s *Store, f func(a Asleep)) {
 	c := &sleepCheck{s: s, at: map[kind]*cursor{}, gone: s.db.NewBatch()}
 	err := c.open()
 	if err == nil {

@@ -17,7 +17,7 @@ import (
 // asleepIn lists what the groups say that sleep in a store which was just opened.
 func asleepIn(s *Store) map[fsm.GroupID]string {
 	all := map[fsm.GroupID]string{}
-	s.Asleep(func(a Asleep) { all[a.Group] = fmt.Sprintf("%d/%d in %d: %s", a.IndexTerm, a.Index, a.Term, a.Data) })
+	Sleepers(s, func(a Asleep) { all[a.Group] = fmt.Sprintf("%d/%d in %d: %s", a.IndexTerm, a.Index, a.Term, a.Data) })
 	return all
 }
 
@@ -317,7 +317,7 @@ func BenchmarkAsleep(b *testing.B) {
 		must(b, err)
 		b.StartTimer()
 		n := 0
-		s.Asleep(func(Asleep) { n++ })
+		Sleepers(s, func(Asleep) { n++ })
 		if n != groups {
 			b.Fatalf("%d sleep", n)
 		}
