@@ -20,7 +20,7 @@ func (unanswered) RequestVote(raft.ServerID, raft.ServerAddress, *raft.RequestVo
 func TestResumedVotes(t *testing.T) {
 	of := &Resumption{Leads: true, Term: 7, started: make(chan struct{})}
 	close(of.started)
-	v := resumedVotes{unanswered{}, of}
+	v := resumedLinks{unanswered{}, of, nil}
 	for _, term := range []uint64{6, 7, 8} {
 		resp := new(raft.RequestVoteResponse)
 		err := v.RequestVote("b", "b", &raft.RequestVoteRequest{Term: term}, resp)
