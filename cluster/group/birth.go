@@ -126,7 +126,7 @@ func (g *Group) expect(want *QueueConfig) {
 		}
 	case r.leads && r.stats.Applied == 0:
 		n := r.in(r.at.raft, r.leader)
-		n.leads, n.elected, n.process, n.lacks, n.settings, n.stats.Revision = true, r.elected, r.process, r.lacks, want, want.GetRevision()
+		n.leads, n.elected, n.process, n.settings, n.stats.Revision = true, r.elected, r.process, want, want.GetRevision()
 		n.stamper.Begin(g.host.config.Clock, 0)
 		g.put(n)
 	}
@@ -176,17 +176,6 @@ func (g *Group) forsake() (unborn bool) {
 		g.put(r.in(r.at.raft, ""))
 	}
 	return unborn
-}
-
-// addAsleep adds a replica that sleeps, unless there is one already.
-func (r *registry) addAsleep(g *Group) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed || r.replicated[g.spec.Group] != nil {
-		return false
-	}
-	r.replicated[g.spec.Group] = g
-	return true
 }
 
 // isUnborn reports whether nothing of a replica that sleeps is stored.

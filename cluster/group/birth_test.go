@@ -24,8 +24,8 @@ func bornSpec(id fsm.GroupID) Spec {
 func (c *trio) first() (l Leader) {
 	c.t.Helper()
 	await(c.t, "the first member is known", func() bool {
-		l = Leader{trioNames[0], c.hosts[1].sleepers.process(trioNames[0])}
-		return l.Process != [16]byte{} && l.Process == c.hosts[2].sleepers.process(trioNames[0])
+		l = Leader{trioNames[0], c.hosts[1].sleepers.process(trioNames[0]).of}
+		return l.Process != [16]byte{} && l.Process == c.hosts[2].sleepers.process(trioNames[0]).of
 	})
 	return l
 }

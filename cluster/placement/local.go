@@ -67,19 +67,40 @@ func (r *LocalReplicas) Start(self fsm.NodeID) error {
 	r.mu.Lock()
 	r.self = self
 	r.mu.Unlock()
-	for _, q := range r.node.view().Queues() {
-		if q.Local {
+	view := r.node.view()
+	r.takeUp(view)
+	for _, q := range view.Queues() {
+		switch {
+		case q.Local:
 			r.openLocal(q)
-		} else {
+		case view.Holds(q, self):
 			groups = append(groups, q.Group)
 		}
 	}
 	slices.Sort(groups)
 	groups = slices.Compact(groups)
-	r.queue.Add(groups...)
+	r.queue.Add(slices.DeleteFunc(groups, func(id fsm.GroupID) bool { return r.node.Host.Group(id) != nil })...)
 	r.queue.Start()
 	r.queue.Wait()
 	return nil
+}
+
+// takeUp has those replicas sleep on that slept when the node ended: they are not opened.
+func (r *LocalReplicas) takeUp(view *catalog.View) {
+	began := time.Now()
+	n := r.node.Host.TakeUp(func(id fsm.GroupID) (s group.Spec, ok bool) {
+		q, ok := view.QueueByGroup(id)
+		if ok = ok && !q.Local && view.Holds(q, r.self); ok {
+			r.mu.Lock()
+			r.groups[q.ID] = id
+			r.mu.Unlock()
+			s = r.spec(q)
+		}
+		return s, ok
+	})
+	if n > 0 {
+		r.node.Logger.Info("replicas sleep on", "groups", n, "took", time.Since(began).Round(time.Millisecond))
+	}
 }
 
 // Stop ends the work.

@@ -142,7 +142,7 @@ func (s *Store) Has(id fsm.GroupID) bool {
 	s.mu.Lock()
 	loaded := s.groups[id] != nil
 	s.mu.Unlock()
-	if loaded || s.ledger.has(id) {
+	if loaded || s.ledger.has(id) != nil {
 		return true
 	}
 	it, err := s.db.NewIter(nil)
@@ -152,12 +152,4 @@ func (s *Store) Has(id fsm.GroupID) bool {
 	defer it.Close()
 	prefix := prefixOf(kindStable, id) // no group is without
 	return it.SeekGE(prefix) && hasPrefix(it.Key(), prefix) || it.Error() != nil
-}
-
-// has reports whether a group has a slot.
-func (l *ledger) has(id fsm.GroupID) bool {
-	l.mu.Lock()
-	p := l.places[id]
-	l.mu.Unlock()
-	return p != nil && p.known()
 }

@@ -237,6 +237,7 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	}
 	g.begin()
 	b := g.s.db.NewBatchWithSize(size)
+	g.place.rouse(g.s, b)
 	infos := make([]info, len(logs))
 	for i, l := range logs {
 		infos[i] = g.putEntry(b, l, uint32(i))

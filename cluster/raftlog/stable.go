@@ -91,6 +91,8 @@ func (t *stable) store(name string, value []byte) {
 	if name == TermKey {
 		t.g.place.rise(binary.BigEndian.Uint64(value))
 		durably = pebble.NoSync
+	} else {
+		t.g.place.rouse(t.g.s, b)
 	}
 	t.g.s.commit(b, durably)
 }
