@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
@@ -105,9 +106,9 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	h.groups.add(g)
 	g.Raft().RegisterObserver(raft.NewObserver(h.observed, true, wanted))
 	if g.IsLearner() {
-		h.learners.begin(spec.Group, g)
+		h.learners.Begin(spec.Group, g)
 	}
-	h.elections.begin(g)
+	h.elections.Begin(g)
 	g.review()
 	return shell, nil
 }
@@ -173,7 +174,7 @@ func newInstance(h *Host, shell *Group, store *raftlog.Group, log *slog.Logger) 
 	}
 	g.Replica = replica.New(replica.Config{
 		Group: spec.Group, Node: h.config.Node, Preferred: spec.Members, Mesh: h.config.Mesh, Log: store, Logger: log, Spawn: h.tasks.Go,
-		TermChanged: func() { h.elections.termChanged(spec.Group) }, Unsettled: func() { h.lag.note(g) },
+		TermChanged: func() { h.elections.TermChanged(spec.Group) }, Unsettled: func() { h.lag.note(g) },
 	})
 	release := func(indexes []uint64) { g.order.release(indexes) }
 	g.guard = guard{
@@ -188,13 +189,13 @@ func newInstance(h *Host, shell *Group, store *raftlog.Group, log *slog.Logger) 
 	}
 	g.leadership = leadership{guard: &g.guard, raftTerm: g.Term}
 	g.outgoing = outgoing{
-		barred: g.barred, release: release, guard: &g.guard,
+		barred: g.Barred, release: release, guard: &g.guard,
 		perform: func(w *Work) { h.config.Outside.Perform(shell, w) },
 	}
 	g.usage = usage{note: func() { h.snapshots.note(g) }, total: &h.snapshots.replay}
 	g.applier = applier{
 		group: spec.Group, isLocal: spec.Local, node: &h.applying, release: release,
-		serves:   func() bool { return g.leadership.term.Load() != 0 && !g.barred() && g.order.leads() },
+		serves:   func() bool { return g.leadership.term.Load() != 0 && !g.Barred() && g.order.leads() },
 		outgoing: &g.outgoing, demand: &g.demand, timer: &g.timer, guard: &g.guard, usage: &g.usage, started: make(chan struct{}),
 		doubt:      g.proposer.doubt,
 		newMachine: func() *queue.Machine { return h.newMachine(spec) },
@@ -281,13 +282,13 @@ func (h *Host) leaderSeen(g *instance, leader string) {
 		g.ledIn.Store(g.Term())
 	}
 	if g.IsLearner() && leader != "" {
-		h.learners.hasten(g.spec.Group)
+		h.learners.Hasten(g.spec.Group)
 	}
 	switch {
-	case leader == "", leader == h.config.Node && g.barred(), !h.config.Mesh.Alive(leader):
-		h.elections.begin(g) // raft may report a leader late, when its node has already died
+	case leader == "", leader == h.config.Node && g.Barred(), !h.config.Mesh.Alive(leader):
+		h.elections.Begin(g) // raft may report a leader late, when its node has already died
 	default:
-		h.elections.end(g.spec.Group)
+		h.elections.End(g.spec.Group)
 	}
 }
 
@@ -424,7 +425,7 @@ func (g *instance) enter() {
 		g.settings.propose(true)
 		g.announce(term)
 	})
-	if !g.wanted(time.Now()) {
+	if !g.Wanted(time.Now()) {
 		g.begun(term)
 		return
 	}
@@ -489,41 +490,41 @@ func (g *instance) leave() {
 	g.announce(0)
 }
 
-// barred reports whether the group must not lead on this node.
-func (g *instance) barred() bool { return g.leadership.barred() }
+// Barred reports whether the group must not lead on this node.
+func (g *instance) Barred() bool { return g.leadership.barred() }
 
-// resignedLately reports whether the group has resigned here recently.
-func (g *instance) resignedLately() bool {
+// ResignedLately reports whether the group has resigned here recently.
+func (g *instance) ResignedLately() bool {
 	until := g.leadership.resigned.Until.Load()
 	return until != 0 && until > int64(g.host.watch.now())
 }
 
-// lastLed implements electable.
-func (g *instance) lastLed() uint64 { return g.ledIn.Load() }
+// LastLed implements election.Electable.
+func (g *instance) LastLed() uint64 { return g.ledIn.Load() }
 
-// want implements electable. A replica that has woken searches if the leader that it remembers is waited for in vain.
-func (g *instance) want(now time.Time) {
+// Want implements election.Electable. A replica that has woken searches if the leader that it remembers is waited for in vain.
+func (g *instance) Want(now time.Time) {
 	if g.wish.note(now) && g.resumes != nil && leaderless(g) {
 		search(g)
 	}
 }
 
-// wanted implements electable.
-func (g *instance) wanted(now time.Time) bool {
+// Wanted implements election.Electable.
+func (g *instance) Wanted(now time.Time) bool {
 	at := g.wish.last.Load()
-	return at != 0 && now.UnixNano()-at < int64(wantValid)
+	return at != 0 && now.UnixNano()-at < int64(election.WantValid)
 }
 
-// patience implements electable: nothing is due sooner, nobody holds a message, and no letter is on its way.
-func (g *instance) patience() time.Duration {
+// Patience implements election.Electable: nothing is due sooner, nobody holds a message, and no letter is on its way.
+func (g *instance) Patience() time.Duration {
 	if hasUnapplied(g.Raft(), g.store) {
 		return 0
 	}
 	return g.applier.patience(g.host.config.Clock.Now())
 }
 
-// Spec returns what the group was opened with.
-func (g *instance) Spec() Spec { return g.spec }
+// ID returns the number of the group.
+func (g *instance) ID() fsm.GroupID { return g.spec.Group }
 
 // Term returns the raft term of this replica.
 func (g *instance) Term() uint64 { return g.order.term() }
@@ -627,7 +628,7 @@ func (g *instance) Stored(at Shared) []byte {
 func (g *instance) Expire(timeout time.Duration) error {
 	end := time.Now().Add(timeout)
 	for g.applier.due() {
-		if g.leadership.term.Load() == 0 || g.barred() {
+		if g.leadership.term.Load() == 0 || g.Barred() {
 			return replica.ErrNotLeading
 		}
 		g.proposer.proposeTick()
@@ -658,7 +659,7 @@ func (g *instance) Votes() {
 	g.slog.Info("the replica is up to date again, and votes")
 	g.standByTimers()
 	if g.Leader() == "" {
-		g.host.elections.begin(g)
+		g.host.elections.Begin(g)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/replica"
@@ -82,8 +83,8 @@ type Host struct {
 	lines  replica.LogGate // of raft
 
 	ticker    *ticker
-	elections *elections
-	learners  *learners
+	elections *election.Elections
+	learners  *election.Learners
 	snapshots *snapshots
 	watch     *watch
 	sleepers  sleepers
@@ -118,32 +119,33 @@ func NewHost(c Config) *Host {
 	h.lines.Now = time.Now
 	h.catchUp.free = catchUpBytes
 	h.applying = applierNode{newest: c.Newest, late: c.Late, fail: h.fail}
-	h.elections = newElections(&h.config, h.tasks.Go, func(id fsm.GroupID) electable {
+	links := election.Config{Node: c.Node, Links: c.Mesh, Kind: c.KindElection, Logger: c.Logger, Spawn: h.tasks.Go}
+	h.elections = election.New(links, c.Drains, &h.sleepers, func(id fsm.GroupID) election.Electable {
 		if g := h.groups.replica(id); g != nil {
 			return g
 		}
 		return nil
 	})
-	h.learners = newLearners(&h.config, h.tasks.Go, h.learnerGroup)
+	links.Kind = c.KindLearner
+	h.learners = election.NewLearners(links, h.learnerGroup)
 	h.snapshots = newSnapshots(h)
 	h.lag = newLagWatch(&h.config)
 	h.watch = newWatch(h)
 	h.sleepers.init(h)
-	h.elections.sleep = &h.sleepers
 	return h
 }
 
 // Start starts timers, elections and snapshots.
 func (h *Host) Start() {
-	h.elections.listen()
-	h.learners.listen()
+	h.elections.Listen()
+	h.learners.Listen()
 	h.config.Mesh.OnMissing(func(id fsm.GroupID) {
 		if g := h.groups.sleeper(id); g != nil {
 			g.call()
 		}
 	})
 	for _, run := range []func(stop <-chan struct{}){
-		h.ticker.run, h.elections.run, h.learners.run, h.snapshots.run, h.watch.run, h.observe, h.sleepers.run,
+		h.ticker.run, h.elections.Run, h.learners.Run, h.snapshots.run, h.watch.run, h.observe, h.sleepers.run,
 		func(stop <-chan struct{}) { worker.Every(stop, lagEvery, h.checkLed) },
 	} {
 		h.done.Go(func() { run(h.stop) })
@@ -181,7 +183,7 @@ func (h *Host) newMachine(spec Spec) *queue.Machine {
 // Leave tells the other members of a group, which go on, that its replica here is about to be dropped.
 func (h *Host) Leave(id fsm.GroupID) {
 	if g := h.groups.replica(id); g != nil {
-		h.elections.leave(g)
+		h.elections.Leave(g)
 	}
 }
 
@@ -196,7 +198,7 @@ func (h *Host) shut(id fsm.GroupID) {
 	g := h.groups.remove(id)
 	if g != nil {
 		g.close()
-		h.elections.end(id)
+		h.elections.End(id)
 	}
 }
 
@@ -259,11 +261,25 @@ func (h *Host) PeerChanged(ev peer.Event) {
 		h.tasks.Go(func() { h.back(ev.Node) })
 	} else {
 		for _, g := range h.groups.replicas(func(g *instance) bool { return g.Leader() == ev.Node }) {
-			h.elections.begin(g)
+			h.elections.Begin(g)
 		}
 	}
-	h.elections.peersChanged()
+	h.elections.PeersChanged()
 	h.sleepers.peerChanged(ev)
+}
+
+// Want says that somebody at this node waits for a group to have a leader. Members are its nodes; this one
+// need not be among them. Who goes on waiting says so again: a member may not have noticed yet that the
+// leader is gone.
+func (h *Host) Want(group fsm.GroupID, members []string) {
+	h.elections.Want(group, members)
+	wish := election.Item{Kind: election.ItemWant, Group: group}
+	if h.groups.sleeper(group) == nil {
+		return
+	}
+	if _, wakes := h.sleepers.Heard(h.config.Node, wish); wakes {
+		h.sleepers.Disturbed(h.config.Node, election.AppendItem(nil, wish))
+	}
 }
 
 // back has the members on a node that is back hear of this one, in every group that it leads.
@@ -291,12 +307,23 @@ func (h *Host) checkLed() {
 	h.lag.round(now)
 }
 
+// stepDownAlone makes a replica step down if it has led without a majority for long: it commits nothing, and
+// should not believe for ever that it leads.
+func (h *Host) stepDownAlone(g *instance, silent map[string]bool) {
+	if other := outnumbered(g.Voters(), silent); other != "" {
+		if role, term := g.Role(); role == raft.Leader {
+			g.slog.Warn("a leader without a majority steps down", "term", term)
+			h.config.Mesh.Resign(g.spec.Group, term+1, other)
+		}
+	}
+}
+
 // Learn brings the catalog's replica on this node up to date if it is a learner, and has it answer the catalog's
 // learners on other nodes.
 func (h *Host) Learn(k replica.Learner) {
 	h.catalog.Store(&k)
 	if k.Trusted().IsLearner() {
-		h.learners.begin(replica.CatalogGroup, k)
+		h.learners.Begin(replica.CatalogGroup, k)
 	}
 }
 

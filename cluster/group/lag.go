@@ -87,7 +87,7 @@ func (c *complete) still(term, last, lacked uint64, now time.Time) bool {
 
 // ledGroup is what a lagWatch needs of a group.
 type ledGroup interface {
-	Spec() Spec
+	ID() fsm.GroupID
 	// completed returns the group's own record, and how often a member had less than it acknowledged.
 	completed() (c *complete, lacked uint64)
 	LeadsIn() (term uint64, ok bool)
@@ -178,7 +178,7 @@ func (l *lagWatch) check(g ledGroup, now time.Time) (again time.Time) {
 		if r.Busy || !l.alive(m.Node) {
 			continue
 		}
-		key := groupMember{g.Spec().Group, m.Node}
+		key := groupMember{g.ID(), m.Node}
 		was, known := l.behind[key]
 		switch {
 		case !known || was.index != r.Index:

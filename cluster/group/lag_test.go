@@ -47,7 +47,7 @@ type slow struct {
 	lacked     uint64
 }
 
-func (s *slow) Spec() Spec                     { return Spec{Group: 3} }
+func (s *slow) ID() fsm.GroupID                { return 3 }
 func (s *slow) LeadsIn() (uint64, bool)        { s.checks++; return s.term, true }
 func (s *slow) LastStored() uint64             { return s.end }
 func (s *slow) completed() (*complete, uint64) { return &s.done, s.lacked }

@@ -119,13 +119,10 @@ func TestLeaderThatDiedBeforeItWasSeen(t *testing.T) {
 	dead.shut(t)
 	await(t, "the node is dead", func() bool { return !h.mesh.Alive(name) })
 	for _, other := range c.hosts { // nobody campaigns
-		other.elections.end(1)
+		other.elections.End(1)
 	}
 	h.leaderSeen(g.in(), name)
-	h.elections.mu.Lock()
-	noted := h.elections.running[fsm.GroupID(1)] != nil
-	h.elections.mu.Unlock()
-	if !noted && h.Group(1).Leader() == name {
+	if !h.elections.Runs(1) && h.Group(1).Leader() == name {
 		t.Error("nobody looks for a leader")
 	}
 }
@@ -294,7 +291,7 @@ func TestTickOfTermIsProposed(t *testing.T) {
 	mustSubmit(t, g, enqueues(1, 3_600_000, "m"))
 	await(t, "a message", func() bool { return ready(g) == 1 })
 	ticks := g.in().timer.count()
-	g.in().want(time.Now())
+	g.in().Want(time.Now())
 	g.in().leadership.term.Store(g.Term() - 1)
 	g.in().review()
 	await(t, "a tick without company", func() bool { return g.in().timer.count() > ticks })

@@ -135,7 +135,7 @@ func (r replicated) catchUp() (term uint64) {
 			return 0
 		}
 		term, leads := r.g.LeadsIn()
-		if !leads || r.g.barred() {
+		if !leads || r.g.Barred() {
 			return 0
 		}
 		if r.caughtUp(term) {
@@ -152,7 +152,7 @@ func (r replicated) caughtUp(term uint64) bool {
 	return r.g.PositionOf(committed).Term == term && r.g.applier.hasUpTo(committed)
 }
 
-func (r replicated) led() { r.g.host.elections.end(r.g.spec.Group) }
+func (r replicated) led() { r.g.host.elections.End(r.g.spec.Group) }
 
 // tellCommitted implements order. Raft itself would tell them with the next entry, or after CommitTimeout.
 func (r replicated) tellCommitted(term uint64) {
@@ -164,7 +164,7 @@ func (r replicated) tellCommitted(term uint64) {
 	replica.NewNotices(g.Replica).Send(replica.Notice{Index: committed, Term: g.PositionOf(committed).Term, Leads: term})
 }
 
-func (r replicated) leaderless() { r.g.host.elections.begin(r.g) }
+func (r replicated) leaderless() { r.g.host.elections.Begin(r.g) }
 
 func (r replicated) end() {
 	g := r.g

@@ -17,7 +17,7 @@ func TestPatience(t *testing.T) {
 	known := func(what string, least, most time.Duration) {
 		t.Helper()
 		await(t, what+" is known to the follower", func() bool {
-			d := follower.in().patience()
+			d := follower.in().Patience()
 			return d >= least && d <= most
 		})
 	}
@@ -31,7 +31,7 @@ func TestPatience(t *testing.T) {
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	await(t, "the message", func() bool { return ready(g) == 1 })
 	await(t, "the follower waits for nobody to tell it of the commit", func() bool {
-		d := follower.in().patience()
+		d := follower.in().Patience()
 		return d == 0 || ready(follower) == 1 // it got the message so late that this was known
 	})
 	apply()
@@ -41,7 +41,7 @@ func TestPatience(t *testing.T) {
 	apply()
 	known("a message that expires", 50*time.Minute, time.Hour)
 	follower.in().applier.mu.Lock()
-	if d := follower.in().patience(); d != 0 {
+	if d := follower.in().Patience(); d != 0 {
 		t.Errorf("a machine that is at work has %v", d)
 	}
 	follower.in().applier.mu.Unlock()

@@ -221,7 +221,7 @@ func (i *instance) rest(led uint64) (r *record) {
 		r.lacks = i.host.unreachable(r.members)
 	}
 	i.close() // R2: what raft has taken until it has ended is in the log
-	i.host.elections.end(i.spec.Group)
+	i.host.elections.End(i.spec.Group)
 	term, err := i.store.GetUint64([]byte(raftlog.TermKey))
 	if err != nil {
 		i.host.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the term that it sleeps in: %v", i.spec.Group, err))
@@ -395,7 +395,7 @@ func (h *Host) attend(i *instance, r *record) {
 	is := i.Raft()
 	is.RegisterObserver(raft.NewObserver(h.observed, true, wanted))
 	if i.IsLearner() {
-		h.learners.begin(i.spec.Group, i)
+		h.learners.Begin(i.spec.Group, i)
 	}
 	if i.IsLeader() && i.leadership.term.Load() == 0 {
 		h.tasks.Go(i.review)
@@ -404,7 +404,7 @@ func (h *Host) attend(i *instance, r *record) {
 	case leader != "":
 		h.leaderSeen(i, leader)
 	case r.leads, r.leader == "", !h.config.Mesh.Alive(r.leader):
-		h.elections.begin(i)
+		h.elections.Begin(i)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
@@ -98,11 +99,11 @@ func (s *sleepers) check() {
 			idle = append(idle, idleGroup{i, at})
 		} else if leader := i.Leader(); leader != "" && leader != i.Node() && h.config.Mesh.Alive(leader) {
 			_, term := i.Role()
-			items[leader] = appendItem(items[leader], item{kind: itemIdle, group: i.spec.Group, term: term, position: i.LogEnd()})
+			items[leader] = election.AppendItem(items[leader], election.Item{Kind: election.ItemIdle, Group: i.spec.Group, Term: term, Position: i.LogEnd()})
 		}
 	}
 	for node, list := range items {
-		h.elections.send(node, list)
+		h.elections.Send(node, list)
 	}
 	slices.SortFunc(idle, func(a, b idleGroup) int { return a.lastActive().Compare(b.lastActive()) })
 	s.ask(idle[:max(0, min(len(idle), awake-s.keep))])
@@ -125,7 +126,7 @@ func (s *sleepers) ask(idle []idleGroup) {
 			if r.requested {
 				i.Remind(node)
 			}
-			items[node] = appendItem(items[node], item{kind: itemRest, group: id, term: i.at.raft, position: i.at.Position})
+			items[node] = election.AppendItem(items[node], election.Item{Kind: election.ItemRest, Group: id, Term: i.at.raft, Position: i.at.Position})
 		}) == 0 {
 			ready = append(ready, i.shell)
 		}
@@ -139,7 +140,7 @@ func (s *sleepers) ask(idle []idleGroup) {
 	}
 	s.mu.Unlock()
 	for node, list := range items {
-		s.host.elections.send(node, list)
+		s.host.elections.Send(node, list)
 	}
 	s.lie(ready)
 }
@@ -173,63 +174,63 @@ func (s *sleepers) lie(ready []*Group) {
 	})
 }
 
-// receive implements sleeping.
-func (s *sleepers) receive(kind byte, from string, items []item) {
+// Receive implements election.Sleeping.
+func (s *sleepers) Receive(kind byte, from string, items []election.Item) {
 	switch kind {
-	case itemRest:
+	case election.ItemRest:
 		s.requested(from, items)
-	case itemRests:
+	case election.ItemRests:
 		s.rested(from, items)
-	case itemVote:
+	case election.ItemVote:
 		s.voter.requested(from, items)
-	case itemVoted:
+	case election.ItemVoted:
 		s.voter.voted(from, items)
-	case itemWon:
+	case election.ItemWon:
 		s.voter.heard(from, items)
 	}
 }
 
 // requested puts replicas to sleep whose leaders ask for that, and answers for those that do.
-func (s *sleepers) requested(from string, items []item) {
+func (s *sleepers) requested(from string, items []election.Item) {
 	s.host.tasks.Go(func() {
 		asleep := make([]bool, len(items))
-		worker.Each(restingAtOnce, items, func(n int, it item) { asleep[n] = s.follow(from, it) })
+		worker.Each(restingAtOnce, items, func(n int, it election.Item) { asleep[n] = s.follow(from, it) })
 		var answer []byte
 		for n, it := range items {
 			if asleep[n] {
-				it.kind = itemRests
-				answer = appendItem(answer, it)
+				it.Kind = election.ItemRests
+				answer = election.AppendItem(answer, it)
 			}
 		}
 		if len(answer) > 0 {
-			s.host.elections.send(from, answer)
+			s.host.elections.Send(from, answer)
 		}
 	})
 }
 
 // follow puts a replica to sleep that has everything its leader has.
-func (s *sleepers) follow(from string, it item) bool {
-	g := s.host.Group(it.group)
+func (s *sleepers) follow(from string, it election.Item) bool {
+	g := s.host.Group(it.Group)
 	if g == nil || g.IsLocal() {
 		return false
 	}
-	want := recordedAt{it.position, it.term}
+	want := recordedAt{it.Position, it.Term}
 	g.sleep(func(i *instance) bool { return i.follows(from, want) })
 	r := g.asleep.Load()
 	return r != nil && !r.leads && r.at == want && r.level
 }
 
 // rested takes up that members sleep.
-func (s *sleepers) rested(from string, items []item) {
+func (s *sleepers) rested(from string, items []election.Item) {
 	var ready []*Group
 	s.mu.Lock()
 	for _, it := range items {
-		r := s.rests[it.group]
-		if r == nil || r.at != (recordedAt{it.position, it.term}) {
+		r := s.rests[it.Group]
+		if r == nil || r.at != (recordedAt{it.Position, it.Term}) {
 			continue
 		}
 		r.asleep[from] = true
-		if i := s.host.groups.replica(it.group); i != nil && s.awaits(i, r, func(string) {}) == 0 {
+		if i := s.host.groups.replica(it.Group); i != nil && s.awaits(i, r, func(string) {}) == 0 {
 			ready = append(ready, i.shell)
 		}
 	}
@@ -257,7 +258,7 @@ func (s *sleepers) down(node string) {
 		}
 		began := time.Now()
 		s.succeed(due, node)
-		for time.Since(began) < deathPatience {
+		for time.Since(began) < election.DeathPatience {
 			if h.config.Mesh.Alive(node) || !h.pause(longestSleepWait/sleepChecks) {
 				return
 			}
@@ -309,41 +310,41 @@ func (h *Host) pause(d time.Duration) bool {
 	}
 }
 
-// heard answers an item of another node that concerns a group which sleeps, or says that the group has to be woken for it.
-func (s *sleepers) heard(from string, it item) (answer []byte, wakes bool) {
-	shell := s.host.Group(it.group)
+// Heard answers an item of another node that concerns a group which sleeps, or says that the group has to be woken for it.
+func (s *sleepers) Heard(from string, it election.Item) (answer []byte, wakes bool) {
+	shell := s.host.Group(it.Group)
 	if shell == nil || shell.IsLocal() {
 		return nil, false
 	}
 	r := shell.asleep.Load()
 	switch {
 	case r == nil:
-		return nil, it.kind != itemIdle // it has just woken
-	case it.kind == itemIdle:
-		if r.leads && r.level && r.at == (recordedAt{it.position, it.term}) {
-			it.kind = itemRest
-			return appendItem(nil, it), false
+		return nil, it.Kind != election.ItemIdle // it has just woken
+	case it.Kind == election.ItemIdle:
+		if r.leads && r.level && r.at == (recordedAt{it.Position, it.Term}) {
+			it.Kind = election.ItemRest
+			return election.AppendItem(nil, it), false
 		}
 		return nil, false
-	case it.kind == itemAsk, it.kind == itemOutOfReach, it.kind == itemOffer, s.host.withdrawn.Load():
+	case it.Kind == election.ItemAsk, it.Kind == election.ItemOutOfReach, it.Kind == election.ItemOffer, s.host.withdrawn.Load():
 		return nil, true
 	}
 	led := r.leads || r.leader != from && s.host.config.Mesh.Alive(r.leader) && !s.restarted(r)
-	return nil, !led || it.kind == itemWant && !r.leads && r.wish.note(time.Now())
+	return nil, !led || it.Kind == election.ItemWant && !r.leads && r.wish.note(time.Now())
 }
 
-// disturbed wakes the groups that items of another node concern, and then has them heard. It does not wait.
-func (s *sleepers) disturbed(from string, items []byte) {
+// Disturbed wakes the groups that items of another node concern, and then has them heard. It does not wait.
+func (s *sleepers) Disturbed(from string, items []byte) {
 	h := s.host
 	h.tasks.Go(func() {
-		worker.Each(restingAtOnce, slices.Collect(slices.Chunk(items, itemSize)), func(_ int, it []byte) {
-			if g := h.Group(parseItem(it).group); g != nil {
+		worker.Each(restingAtOnce, slices.Collect(slices.Chunk(items, election.ItemSize)), func(_ int, it []byte) {
+			if g := h.Group(election.ParseItem(it).Group); g != nil {
 				if i := g.wake(); i != nil && leaderless(i) {
 					search(i)
 				}
 			}
 		})
-		h.elections.receive(from, items, time.Now())
+		h.elections.Receive(from, items, time.Now())
 	})
 }
 
@@ -352,8 +353,8 @@ func leaderless(i *instance) bool { return i.Replica.Leader() == "" }
 
 // search begins an election if there is none.
 func search(i *instance) {
-	if !i.host.elections.runs(i.spec.Group) {
-		i.host.elections.begin(i)
+	if !i.host.elections.Runs(i.spec.Group) {
+		i.host.elections.Begin(i)
 	}
 }
 
@@ -362,10 +363,10 @@ type wish struct{ first, last atomic.Int64 }
 
 // note notes that somebody waits, and reports whether that has gone on for long.
 func (w *wish) note(now time.Time) bool {
-	if at := now.UnixNano(); at-w.last.Swap(at) >= int64(wantValid) {
+	if at := now.UnixNano(); at-w.last.Swap(at) >= int64(election.WantValid) {
 		w.first.Store(at)
 	}
-	return now.UnixNano()-w.first.Load() >= int64(wantValid)
+	return now.UnixNano()-w.first.Load() >= int64(election.WantValid)
 }
 
 // sweep sees to it that every replica without a leader looks for one, be it that its leader's node has been restarted since:
@@ -424,7 +425,7 @@ func (i *instance) lastActive() time.Time {
 func (i *instance) idle(long time.Duration) (at recordedAt, ok bool) {
 	term, leads := i.LeadsIn()
 	switch {
-	case !leads, i.leadership.term.Load() != term, i.barred(), i.proposer.busy(), i.watched.Load(), i.Moves(), i.usage.writing.Load() > 0:
+	case !leads, i.leadership.term.Load() != term, i.Barred(), i.proposer.busy(), i.watched.Load(), i.Moves(), i.usage.writing.Load() > 0:
 		return at, false
 	}
 	is := i.Raft()
@@ -446,7 +447,7 @@ func (i *instance) idle(long time.Duration) (at recordedAt, ok bool) {
 func (i *instance) follows(leader string, want recordedAt) bool {
 	is := i.Raft()
 	role, term := i.Role()
-	return role != raft.Leader && term == want.raft && i.Leader() == leader && !i.IsLearner() && !i.barred() && i.usage.writing.Load() == 0 &&
+	return role != raft.Leader && term == want.raft && i.Leader() == leader && !i.IsLearner() && !i.Barred() && i.usage.writing.Load() == 0 &&
 		is.LastIndex() == want.Index && is.AppliedIndex() == want.Index && i.LastStored() == want.Index && i.LogEnd() == want.Position
 }
 

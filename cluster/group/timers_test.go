@@ -84,9 +84,9 @@ func TestQuestionCostsNoEntry(t *testing.T) {
 	g, follower := all[0], all[1]
 	c.mustPublish(1, 1, 1)
 	before := mustHaveAll(t, all)
-	follower.host.elections.begin(follower.in())
+	follower.host.elections.Begin(follower.in())
 	await(t, "the leader has said so, and what is committed", func() bool {
-		return !follower.host.elections.runs(1) && follower.AppliedIndex() == before
+		return !follower.host.elections.Runs(1) && follower.AppliedIndex() == before
 	})
 	if last := g.in().LastIndex(); last != before {
 		t.Errorf("the log has grown from %d to %d", before, last)

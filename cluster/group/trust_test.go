@@ -15,7 +15,6 @@ import (
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/replica"
-	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -148,7 +147,7 @@ func mustLose(t *testing.T, n *lone, g, other *Group) {
 	if other != nil {
 		await(t, "a link", func() bool { return n.linked(other.host.config.Node) })
 	}
-	n.elections.campaign(g.in())
+	replica.Stand(n.mesh, 1, n.config.Node, g.in())
 	if other == nil {
 		if err := n.mesh.Transport(1).TimeoutNow("n1", "n1", &raft.TimeoutNowRequest{}, &raft.TimeoutNowResponse{}); err == nil {
 			t.Error("a node asks itself")
@@ -158,7 +157,7 @@ func mustLose(t *testing.T, n *lone, g, other *Group) {
 		await(t, "the candidate's term is known", func() bool {
 			if time.Since(since) > time.Second { // the link has broken meanwhile, and raft asks once
 				since = time.Now()
-				n.elections.campaign(g.in())
+				replica.Stand(n.mesh, 1, n.config.Node, g.in())
 			}
 			return g.Term() > before && other.Term() >= g.Term()
 		})
@@ -308,122 +307,5 @@ func TestLearnersAreStuck(t *testing.T) {
 	n.mesh.Campaign(1)
 	if g.Leading() != 0 || len(g.Voters()) != 0 {
 		t.Errorf("the group is founded anew, of %v", g.Voters())
-	}
-}
-
-// A leader's answer counts if raft takes entries from that leader, and if its
-// log ends with an entry of its own; the first such answer stands.
-func TestLearnerGoal(t *testing.T) {
-	goal := func(term uint64, end replica.Position) item {
-		return item{kind: learnerGoal, group: 7, term: term, position: end}
-	}
-	for _, tc := range []struct {
-		name  string
-		voted []item
-		want  replica.Position
-	}{
-		{"of an earlier term", []item{goal(4, position(4, 9))}, replica.Position{}},
-		{"its log ends with another's entry", []item{goal(5, position(4, 9))}, replica.Position{}},
-		{"of this term", []item{goal(5, position(5, 9))}, position(5, 9)},
-		{"of a later term", []item{goal(6, position(6, 9))}, position(6, 9)},
-		{"the first one stands", []item{goal(5, position(5, 9)), goal(5, position(5, 11))}, position(5, 9)},
-		{"of another group", []item{{kind: learnerGoal, group: 8, term: 5, position: position(5, 9)}}, replica.Position{}},
-	} {
-		m := &pupil{term: 5}
-		s := &learners{node: "n1", worker: worker.New(worker.Options{}), list: map[fsm.GroupID]*learner{7: {group: m}}}
-		s.find = func(fsm.GroupID) replica.Learner { return m }
-		for _, it := range tc.voted {
-			s.receive("n2", appendItem(nil, it), nil)
-		}
-		if l := s.list[7]; l.goal != tc.want {
-			t.Errorf("%s: the goal is %v, want %v", tc.name, l.goal, tc.want)
-		}
-	}
-}
-
-// A learner is up to date when its log is as up to date as its leader's was.
-func TestLearnerReached(t *testing.T) {
-	for _, tc := range []struct {
-		goal, log replica.Position
-		want      bool
-	}{
-		{replica.Position{}, position(5, 9), false}, // nobody has said where
-		{position(5, 9), replica.Position{}, false},
-		{position(5, 9), position(5, 8), false},
-		{position(5, 9), position(4, 20), false}, // what it had before
-		{position(5, 9), position(5, 9), true},
-		{position(5, 9), position(6, 8), true}, // from a later leader
-	} {
-		l := &learner{group: &pupil{term: 5, log: tc.log}, goal: tc.goal}
-		if got := l.reached(); got != tc.want {
-			t.Errorf("goal %v, log %v: reached %v", tc.goal, tc.log, got)
-		}
-	}
-}
-
-// pupil is a replica that does nothing.
-type pupil struct {
-	trust    replica.Trust
-	members  []string // nil: trioNames
-	leads    bool
-	term     uint64
-	log      replica.Position
-	barriers int
-	voted    int // how often that it votes
-}
-
-func (p *pupil) Trusted() *replica.Trust  { return &p.trust }
-func (p *pupil) LastIndex() uint64        { return p.log.Index }
-func (p *pupil) LogEnd() replica.Position { return p.log }
-func (p *pupil) Votes()                   { p.voted++ }
-func (p *pupil) IsClosed() bool           { return false }
-
-func (p *pupil) Founders() []string {
-	if p.members == nil {
-		return trioNames
-	}
-	return p.members
-}
-
-func (p *pupil) Role() (raft.RaftState, uint64) {
-	if p.leads {
-		return raft.Leader, p.term
-	}
-	return raft.Follower, p.term
-}
-
-func (p *pupil) Barrier(time.Duration) error {
-	p.barriers++
-	return nil
-}
-
-// A learner never stands, has no slot, and its vote counts for nobody: who would
-// need it does not stand either.
-func TestElectWithLearners(t *testing.T) {
-	for _, tc := range []struct {
-		name     string
-		learners string
-		down     string
-		leader   string // empty: nobody stands
-	}{
-		{"the first", "a", "", "b"},
-		{"the last", "c", "", "a"},
-		{"two", "ab", "", ""},
-		{"one, and one is down", "a", "b", ""},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			p := newPretend(t, "a", "b", "c")
-			for _, name := range p.order {
-				n := p.nodes[name]
-				n.learner = strings.Contains(tc.learners, name)
-				for _, other := range p.order {
-					n.unreached[other] = strings.Contains(tc.down, other) != strings.Contains(tc.down, name)
-				}
-				if !strings.Contains(tc.down, name) {
-					n.start()
-				}
-			}
-			p.mustElect(tc.leader)
-		})
 	}
 }

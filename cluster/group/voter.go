@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
@@ -53,17 +54,17 @@ func (v *voter) takeOver(orphans []*Group, dead string) {
 	if h.withdrawn.Load() {
 		return
 	}
-	var items []item
+	var items []election.Item
 	for _, g := range orphans {
 		if r := g.asleep.Load(); r != nil && g.orphaned(dead) && v.candidate(g.spec.Group, r, dead) == h.config.Node {
-			items = append(items, item{kind: itemVote, group: g.spec.Group, term: r.at.raft + 1, position: r.at.Position})
+			items = append(items, election.Item{Kind: election.ItemVote, Group: g.spec.Group, Term: r.at.raft + 1, Position: r.at.Position})
 		}
 	}
 	defer func() {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		for _, it := range items {
-			delete(v.polls, it.group)
+			delete(v.polls, it.Group)
 		}
 	}()
 	count := func() (n int) {
@@ -99,10 +100,10 @@ func (v *voter) takeOver(orphans []*Group, dead string) {
 }
 
 // undecided returns those items for which too few votes have come.
-func (v *voter) undecided(items []item) []item {
+func (v *voter) undecided(items []election.Item) []election.Item {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return slices.DeleteFunc(items, func(it item) bool { return v.polls[it.group] == nil })
+	return slices.DeleteFunc(items, func(it election.Item) bool { return v.polls[it.Group] == nil })
 }
 
 // candidate is which of the members stands after the death of a node. All that see the same nodes agree, and each gets
@@ -110,7 +111,7 @@ func (v *voter) undecided(items []item) []item {
 func (v *voter) candidate(id fsm.GroupID, r *record, dead string) (chosen string) {
 	best := uint64(0)
 	for _, m := range r.members {
-		if !m.Voter || m.Node == dead || !v.alive(m.Node) || v.host.elections.draining(m.Node) {
+		if !m.Voter || m.Node == dead || !v.alive(m.Node) || v.host.elections.Draining(m.Node) {
 			continue
 		}
 		hash := fnv.New64a()
@@ -127,52 +128,52 @@ func (v *voter) alive(node string) bool {
 }
 
 // stand asks the other members for their votes while this node's own become durable.
-func (v *voter) stand(items []item) {
+func (v *voter) stand(items []election.Item) {
 	h := v.host
 	ask := map[string][]byte{}
 	v.mu.Lock()
 	for _, it := range items {
-		if p := v.polls[it.group]; p == nil || p.term != it.term {
-			v.polls[it.group] = &poll{term: it.term}
+		if p := v.polls[it.Group]; p == nil || p.term != it.Term {
+			v.polls[it.Group] = &poll{term: it.Term}
 		}
-		if g := h.groups.sleeper(it.group); g != nil {
+		if g := h.groups.sleeper(it.Group); g != nil {
 			for _, m := range g.Configuration() {
 				if m.Voter && m.Node != h.config.Node && v.alive(m.Node) {
-					ask[m.Node] = appendItem(ask[m.Node], it)
+					ask[m.Node] = election.AppendItem(ask[m.Node], it)
 				}
 			}
 		}
 	}
 	v.mu.Unlock()
 	for node, list := range ask {
-		h.elections.send(node, list)
+		h.elections.Send(node, list)
 	}
 	v.voted(h.config.Node, v.vote(h.config.Node, items))
 }
 
 // requested gives a candidate the votes of groups that sleep here. Those that do not are elected as others are: the candidate
 // wakes its replica.
-func (v *voter) requested(from string, items []item) {
+func (v *voter) requested(from string, items []election.Item) {
 	v.host.tasks.Go(func() {
 		var answer []byte
 		for _, it := range v.vote(from, items) {
-			it.kind = itemVoted
-			answer = appendItem(answer, it)
+			it.Kind = election.ItemVoted
+			answer = election.AppendItem(answer, it)
 		}
 		if len(answer) > 0 {
-			v.host.elections.send(from, answer)
+			v.host.elections.Send(from, answer)
 		}
 	})
 }
 
 // vote has groups that sleep vote for a candidate, durably, and returns for which of the items they have. None of them
 // wakes meanwhile.
-func (v *voter) vote(candidate string, items []item) (given []item) {
+func (v *voter) vote(candidate string, items []election.Item) (given []election.Item) {
 	var groups []*Group
-	var requests []item
+	var requests []election.Item
 	var ballots []raftlog.Ballot
 	for _, it := range items {
-		g := v.host.groups.sleeper(it.group)
+		g := v.host.groups.sleeper(it.Group)
 		if g == nil || !g.changing.TryLock() {
 			continue
 		}
@@ -181,12 +182,12 @@ func (v *voter) vote(candidate string, items []item) (given []item) {
 			continue
 		}
 		groups, requests = append(groups, g), append(requests, it)
-		ballots = append(ballots, raftlog.Ballot{Group: it.group, Term: it.term, Index: it.position.Index, IndexTerm: it.position.Term})
+		ballots = append(ballots, raftlog.Ballot{Group: it.Group, Term: it.Term, Index: it.Position.Index, IndexTerm: it.Position.Term})
 	}
 	for n, yes := range v.host.config.Store.Vote(candidate, ballots) {
 		if yes {
 			g := groups[n]
-			g.asleep.Store(g.asleep.Load().in(requests[n].term, ""))
+			g.asleep.Store(g.asleep.Load().in(requests[n].Term, ""))
 			given = append(given, requests[n])
 		}
 	}
@@ -195,23 +196,23 @@ func (v *voter) vote(candidate string, items []item) (given []item) {
 
 // mayVote reports what of raft's conditions for a vote is not on disk: no leader is known, and the candidate is a voter.
 // A replica that has more than the candidate does not vote, nor does it take the term.
-func (v *voter) mayVote(r *record, candidate string, it item) bool {
+func (v *voter) mayVote(r *record, candidate string, it election.Item) bool {
 	led := r.leads || r.leader != "" && r.leader != candidate && v.alive(r.leader)
 	votes := func(node string) bool { return slices.Contains(r.members, replica.Member{Node: node, Voter: true}) }
-	return r.level && !r.failed && !led && votes(candidate) && votes(v.host.config.Node) && !it.position.Less(r.at.Position)
+	return r.level && !r.failed && !led && votes(candidate) && votes(v.host.config.Node) && !it.Position.Less(r.at.Position)
 }
 
 // voted takes votes for this node.
-func (v *voter) voted(from string, items []item) {
-	var won []item
+func (v *voter) voted(from string, items []election.Item) {
+	var won []election.Item
 	v.mu.Lock()
 	for _, it := range items {
-		p, g := v.polls[it.group], v.host.groups.sleeper(it.group)
-		if p == nil || p.term != it.term || g == nil || slices.Contains(p.votes, from) {
+		p, g := v.polls[it.Group], v.host.groups.sleeper(it.Group)
+		if p == nil || p.term != it.Term || g == nil || slices.Contains(p.votes, from) {
 			continue
 		}
 		if p.votes = append(p.votes, from); slices.Contains(p.votes, v.host.config.Node) && 2*len(p.votes) > len(g.Voters()) {
-			delete(v.polls, it.group)
+			delete(v.polls, it.Group)
 			won = append(won, it)
 		}
 	}
@@ -222,31 +223,31 @@ func (v *voter) voted(from string, items []item) {
 }
 
 // lead makes this node the leader of groups that have elected it, and says so.
-func (v *voter) lead(won []item) {
+func (v *voter) lead(won []election.Item) {
 	h, tell := v.host, map[string][]byte{}
 	for _, it := range won {
-		g := h.groups.sleeper(it.group)
-		if g == nil || !g.won(it.term) {
+		g := h.groups.sleeper(it.Group)
+		if g == nil || !g.won(it.Term) {
 			continue
 		}
-		it.kind = itemWon
+		it.Kind = election.ItemWon
 		for _, m := range g.Configuration() {
 			if m.Node != h.config.Node && v.alive(m.Node) {
-				tell[m.Node] = appendItem(tell[m.Node], it)
+				tell[m.Node] = election.AppendItem(tell[m.Node], it)
 			}
 		}
-		h.config.Outside.Led(g, it.term)
+		h.config.Outside.Led(g, it.Term)
 	}
 	for node, list := range tell {
-		h.elections.send(node, list)
+		h.elections.Send(node, list)
 	}
 }
 
 // heard takes up who leads groups that sleep here. It does not wait for those that wake.
-func (v *voter) heard(from string, items []item) {
+func (v *voter) heard(from string, items []election.Item) {
 	v.host.tasks.Go(func() {
 		for _, it := range items {
-			if g := v.host.groups.sleeper(it.group); g != nil {
+			if g := v.host.groups.sleeper(it.Group); g != nil {
 				g.lost(from, it)
 			}
 		}
@@ -254,16 +255,16 @@ func (v *voter) heard(from string, items []item) {
 }
 
 // lost takes up that another member has won. Who leads in an earlier term has missed the vote, and finds out by leading.
-func (g *Group) lost(from string, it item) {
+func (g *Group) lost(from string, it election.Item) {
 	g.changing.Lock()
 	defer g.changing.Unlock()
 	r := g.asleep.Load()
 	switch {
 	case r == nil || g.ended.Load():
-	case r.leads && r.at.raft < it.term:
+	case r.leads && r.at.raft < it.Term:
 		g.call()
-	case !r.leads && r.at == (recordedAt{it.position, it.term}):
-		n := r.in(it.term, from)
+	case !r.leads && r.at == (recordedAt{it.Position, it.Term}):
+		n := r.in(it.Term, from)
 		g.host.sleepers.sign(n)
 		g.asleep.Store(n)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
@@ -152,7 +153,7 @@ func sleeperVotes(t *testing.T) bool {
 		term := r.at.raft + x.term
 		x.of.changing.Lock() // who has it is passed over
 		x.of.changing.Unlock()
-		is := x.of.host.sleepers.voter.vote(x.candidate, []item{{kind: itemVote, group: 1, term: term, position: x.position}})
+		is := x.of.host.sleepers.voter.vote(x.candidate, []election.Item{{Kind: election.ItemVote, Group: 1, Term: term, Position: x.position}})
 		now := x.of.asleep.Load()
 		if now == nil {
 			return false
@@ -171,7 +172,7 @@ func sleeperVotes(t *testing.T) bool {
 		t.Errorf("the vote is for %s in term %s", is, stored(g, raftlog.VoteTermKey))
 	}
 	g.wake()
-	if is := g.host.sleepers.voter.vote(leader, []item{{kind: itemVote, group: 1, term: r.at.raft + 9, position: longer}}); len(is) > 0 {
+	if is := g.host.sleepers.voter.vote(leader, []election.Item{{Kind: election.ItemVote, Group: 1, Term: r.at.raft + 9, Position: longer}}); len(is) > 0 {
 		t.Error("the voter votes for a group that is awake")
 	}
 	return true
@@ -186,20 +187,20 @@ func TestTakeoverNeedsMajority(t *testing.T) {
 	g := c.mustSleep(1)[1]
 	r, v := g.asleep.Load(), g.host.sleepers.voter
 	g.believe(r.at.raft, "")
-	it := item{kind: itemVote, group: 1, term: r.at.raft + 1, position: r.at.Position}
+	it := election.Item{Kind: election.ItemVote, Group: 1, Term: r.at.raft + 1, Position: r.at.Position}
 	self := g.host.config.Node
-	if len(v.vote(self, []item{it})) != 1 {
+	if len(v.vote(self, []election.Item{it})) != 1 {
 		t.Fatal("it does not vote for itself")
 	}
-	v.polls[1] = &poll{term: it.term}
+	v.polls[1] = &poll{term: it.Term}
 	late := it
-	late.term--
-	v.voted("another", []item{late})
-	v.voted(trioNames[0], []item{it})
-	v.voted(trioNames[0], []item{it})
+	late.Term--
+	v.voted("another", []election.Item{late})
+	v.voted(trioNames[0], []election.Item{it})
+	v.voted(trioNames[0], []election.Item{it})
 	if p := v.polls[1]; p == nil || len(p.votes) != 1 {
 		t.Fatalf("it counts %+v", p)
 	}
-	v.voted(self, []item{it})
-	await(t, "it leads", func() bool { return g.Leading() == it.term || !g.Asleep() && g.Term() >= it.term })
+	v.voted(self, []election.Item{it})
+	await(t, "it leads", func() bool { return g.Leading() == it.Term || !g.Asleep() && g.Term() >= it.Term })
 }

@@ -230,7 +230,7 @@ func (h *Host) Resignations() (count map[string]uint64, last []Resignation) {
 // stall returns for how long work of the group has made no progress, and whether the group has any
 // work.
 func (g *instance) stall(x *watched, now time.Duration) (s Stall, busy bool) {
-	if g.IsClosed() || !g.IsLeader() || g.barred() {
+	if g.IsClosed() || !g.IsLeader() || g.Barred() {
 		*x = watched{}
 		return Stall{}, g.leadsNobody(now)
 	}
@@ -277,7 +277,7 @@ func (g *instance) leadsNobody(now time.Duration) bool {
 
 // busy reports whether the group has work that is not under watch.
 func (g *instance) busy() bool {
-	if g.IsClosed() || !g.IsLeader() || g.barred() {
+	if g.IsClosed() || !g.IsLeader() || g.Barred() {
 		return false
 	}
 	r := g.Raft()
@@ -293,16 +293,16 @@ func (g *instance) resign(s Stall, now time.Duration) {
 	g.slog.Warn("a leader is making no progress and resigns", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
 		"term", s.Term, "last", s.Last, "commit", s.Commit, "applied", s.Applied)
 	g.host.tasks.Go(g.review)
-	g.host.elections.begin(g)
+	g.host.elections.Begin(g)
 }
 
-// transferTo implements electable. This replica is raft's leader and must not serve.
-func (g *instance) transferTo(node string, wins bool) {
+// TransferTo implements election.Electable. This replica is raft's leader and must not serve.
+func (g *instance) TransferTo(node string, wins bool) {
 	g.host.tasks.Go(func() {
 		term, leads := g.LeadsIn()
 		resigned := g.leadership.hasResigned() && g.Quarantined() == nil
 		switch {
-		case !leads || !g.barred() || g.IsClosed():
+		case !leads || !g.Barred() || g.IsClosed():
 		case resigned && !wins:
 			g.slog.Warn("a leader that makes no progress keeps leading: " + replica.KeepsNobody)
 			g.leadership.resigned.Term.Store(0)

@@ -1,7 +1,6 @@
 package group
 
 import (
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -296,19 +295,19 @@ func TestPauseAfterResignation(t *testing.T) {
 	g := c.mustOpen(1)[0]
 	h := c.host(g)
 	for _, want := range []time.Duration{replica.ShortPause, 2 * replica.ShortPause, 4 * replica.ShortPause, 8 * replica.ShortPause, replica.LongestPause, replica.LongestPause} {
-		if g.in().resignedLately() || g.in().WhyKeep(&g.in().leadership.resigned, clock.now()) != "" {
+		if g.in().ResignedLately() || g.in().WhyKeep(&g.in().leadership.resigned, clock.now()) != "" {
 			t.Fatal("it waits although nothing has happened")
 		}
 		h.watch.resign(g.in(), Stall{Group: g, Stalled: replica.Stalled{Reason: replica.StuckEntries, Term: g.Term() + 100}}, clock.now())
 		clock.pass(want - 1)
-		if !g.in().resignedLately() || g.in().WhyKeep(&g.in().leadership.resigned, clock.now()) != replica.KeepsPause {
+		if !g.in().ResignedLately() || g.in().WhyKeep(&g.in().leadership.resigned, clock.now()) != replica.KeepsPause {
 			t.Errorf("it does not wait for %v", want)
 		}
 		clock.pass(1)
 	}
 	clock.pass(2*replica.LongestPause + 1)
 	h.watch.resign(g.in(), Stall{Group: g, Stalled: replica.Stalled{Reason: replica.StuckEntries, Term: g.Term() + 100}}, clock.now())
-	if clock.pass(replica.ShortPause); g.in().resignedLately() {
+	if clock.pass(replica.ShortPause); g.in().ResignedLately() {
 		t.Error("it waits for something that is long ago")
 	}
 	if _, last := h.Resignations(); len(last) != 7 {
@@ -331,11 +330,14 @@ func TestResignationInVain(t *testing.T) {
 	g := c.mustOpen(1)[0]
 	h := c.host(g)
 	term := g.Term()
-	h.elections.mu.Lock() // nobody looks for another one
+	for _, other := range c.hosts {
+		if other != h {
+			other.Withdraw() // nobody takes over
+		}
+	}
 	g.in().leadership.resigned.Term.Store(term)
 	g.in().leadership.resigned.At = clock.now()
-	g.in().transferTo("n9", false)
-	h.elections.mu.Unlock()
+	g.in().TransferTo("n9", false)
 	await(t, "it serves again", func() bool { return g.Leading() == term })
 
 	g.in().leadership.resigned.Term.Store(term)
@@ -358,7 +360,7 @@ func TestNobodyTakesOver(t *testing.T) {
 	gone := c.other(g)
 	gone.shut(t)
 	g.in().leadership.resigned.Term.Store(term)
-	g.in().transferTo(gone.config.Node, true)
+	g.in().TransferTo(gone.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
 	c.mustServe(1, 1)
 }
@@ -373,7 +375,7 @@ func TestTransfereeHangs(t *testing.T) {
 	transferee.mesh.DropGroup(1)
 	transferee.mesh.Transport(1) // of which nothing is taken
 	g.in().leadership.resigned.Term.Store(term)
-	g.in().transferTo(transferee.config.Node, true)
+	g.in().TransferTo(transferee.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
 	if log := c.log.String(); !strings.Contains(log, "did not win the election in time") {
 		t.Errorf("the log does not say why: %s", log)
@@ -502,38 +504,6 @@ func TestHandoverIsNoHang(t *testing.T) {
 	if s, _ := g.in().stall(x, 11); s.For != 0 {
 		t.Errorf("afterwards it stands still for %v", s.For)
 	}
-}
-
-// A member that has resigned lately does not stand, unless nobody else can win.
-func TestElectResigned(t *testing.T) {
-	for _, tc := range []struct {
-		longer []string
-		leader string
-	}{{nil, "b"}, {[]string{"a"}, "b"}, {[]string{"a", "c"}, "c"}} {
-		p := newPretend(t, "a", "b", "c")
-		p.nodes["a"].tired = true
-		for _, n := range p.nodes {
-			if slices.Contains(tc.longer, n.name) {
-				n.log.Index++
-			}
-		}
-		for _, name := range p.order {
-			p.nodes[name].start()
-		}
-		p.run(3 * time.Second)
-		p.mustCampaign(tc.leader)
-		p.mustLead(tc.leader)
-	}
-	p := newPretend(t, "a", "b", "c")
-	for _, name := range []string{"a", "b"} {
-		p.nodes[name].unreached["c"], p.nodes["c"].unreached[name] = true, true
-		p.nodes[name].start()
-	}
-	p.nodes["a"].tired = true
-	p.nodes["a"].log.Index++
-	p.run(3 * time.Second)
-	p.mustCampaign("a")
-	p.mustLead("a")
 }
 
 // A host that withdraws leads nothing, and counts what it led; when it is back it

@@ -59,8 +59,9 @@ var importRules = []importRule{
 	{tree: "cluster/replica", project: []string{"cluster/peer", "cluster/raftlog", "fsm"}},
 	// Neither of which knows the other.
 	{tree: "cluster/catalog", project: []string{"cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm", "fsm/catalog", "proto/..."}},
+	{tree: "cluster/election", project: []string{"cluster/peer", "cluster/replica", "cluster/worker", "fsm"}},
 	{tree: "cluster/group", project: []string{
-		"cluster/clock", "cluster/durations", "cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm", "fsm/catalog", "fsm/queue", "proto/...",
+		"cluster/clock", "cluster/durations", "cluster/election", "cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm", "fsm/catalog", "fsm/queue", "proto/...",
 	}},
 	// They know nothing of sessions.
 	{tree: "cluster/membership/...", project: []string{"cluster/audit", "cluster/catalog", "cluster/certs", "cluster/explain", "cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm/...", "proto/..."}},
@@ -96,7 +97,7 @@ var importRules = []importRule{
 }
 
 // raftUsers are the only folders that may import the raft library.
-var raftUsers = []string{"cluster/catalog", "cluster/group/...", "cluster/replica", "cluster/raftlog/...", "cluster/peer/..."}
+var raftUsers = []string{"cluster/catalog", "cluster/election", "cluster/group/...", "cluster/replica", "cluster/raftlog/...", "cluster/peer/..."}
 
 // outsiders use the binary and the protocol, and import nothing of the server.
 var outsiders = []string{"jepsen/...", "docs/examples/..."}
@@ -152,7 +153,7 @@ func (r *importRule) refuses(dir, name string) string {
 	}
 	if within(name, "github.com/hashicorp/raft") || strings.HasPrefix(name, "github.com/hashicorp/raft-") {
 		if !matchesAny(raftUsers, dir) {
-			return dir + " may not import " + name + ": raft is known to cluster/replica, cluster/group, cluster/catalog, cluster/raftlog and cluster/peer only"
+			return dir + " may not import " + name + ": raft is known to cluster/replica, cluster/group, cluster/election, cluster/catalog, cluster/raftlog and cluster/peer only"
 		}
 	}
 	if r.others != nil && !matchesAny(r.others, name) {

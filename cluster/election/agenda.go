@@ -1,15 +1,11 @@
-package group
+package election
 
 import (
 	"cmp"
 	"container/heap"
 	"time"
 
-	"github.com/hashicorp/raft"
-
-	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/proto/logpb"
 )
 
 // agenda holds the elections of a node, those first that are looked at first: each when something has changed
@@ -68,7 +64,7 @@ func newWaiting() electionHeap {
 			if v.urgent != w.urgent {
 				return v.urgent
 			}
-			return cmp.Or(v.ready.Compare(w.ready), cmp.Compare(v.group.Spec().Group, w.group.Spec().Group)) < 0
+			return cmp.Or(v.ready.Compare(w.ready), cmp.Compare(v.group.ID(), w.group.ID())) < 0
 		},
 		place: func(v *election) *int { return &v.waitPlace },
 	}
@@ -120,11 +116,11 @@ func (h *electionHeap) Pop() any {
 // termShown is when raft shows a term that it has stored.
 const termShown = 5 * time.Millisecond
 
-// termChanged has the election of a group looked at, if there is one: raft is about to show another term.
-func (e *elections) termChanged(id fsm.GroupID) { e.touch(id, e.now().Add(termShown)) }
+// TermChanged has the election of a group looked at, if there is one: raft is about to show another term.
+func (e *Elections) TermChanged(id fsm.GroupID) { e.touch(id, e.now().Add(termShown)) }
 
 // touch has the election of a group looked at by a time, if there is one.
-func (e *elections) touch(id fsm.GroupID, at time.Time) {
+func (e *Elections) touch(id fsm.GroupID, at time.Time) {
 	e.mu.Lock()
 	v := e.running[id]
 	if v != nil {
@@ -136,8 +132,8 @@ func (e *elections) touch(id fsm.GroupID, at time.Time) {
 	}
 }
 
-// peersChanged has all elections looked at: a node has come up or gone down.
-func (e *elections) peersChanged() {
+// PeersChanged has all elections looked at: a node has come up or gone down.
+func (e *Elections) PeersChanged() {
 	e.mu.Lock()
 	for _, v := range e.running {
 		e.agenda.add(v, time.Time{})
@@ -342,7 +338,7 @@ type candidacy struct {
 }
 
 // checkCampaign ends the campaign of this node if others have moved on to a later term, or if it has had its time.
-func (e *elections) checkCampaign(v *election, now time.Time) {
+func (e *Elections) checkCampaign(v *election, now time.Time) {
 	if v.under == nil {
 		return
 	}
@@ -354,7 +350,7 @@ func (e *elections) checkCampaign(v *election, now time.Time) {
 }
 
 // admit chooses those that campaign now: as many of those whose turn it is as the window has room for.
-func (e *elections) admit(r *electionRound) (list []electable) {
+func (e *Elections) admit(r *electionRound) (list []Electable) {
 	for e.waiting.Len() > 0 && !e.window.full() {
 		v := heap.Pop(&e.waiting).(*election)
 		if v.under != nil {
@@ -374,7 +370,7 @@ func (e *elections) admit(r *electionRound) (list []electable) {
 
 // tellWaiting tells the other members of those that have to wait for the window: they do not count slots
 // meanwhile.
-func (e *elections) tellWaiting(due []*election, r *electionRound) {
+func (e *Elections) tellWaiting(due []*election, r *electionRound) {
 	for _, v := range due {
 		if v.waitPlace >= 0 && r.now.Sub(v.waits) >= positionsEvery {
 			v.waits = r.now
@@ -384,31 +380,17 @@ func (e *elections) tellWaiting(due []*election, r *electionRound) {
 	}
 }
 
-// Want says that somebody at this node waits for a group to have a leader. Members are its nodes; this one
-// need not be among them. Who goes on waiting says so again: a member may not have noticed yet that the
-// leader is gone.
-func (h *Host) Want(group fsm.GroupID, members []string) {
-	h.elections.want(group, members)
-	wish := item{kind: itemWant, group: group}
-	if h.groups.sleeper(group) == nil {
-		return
-	}
-	if _, wakes := h.sleepers.heard(h.config.Node, wish); wakes {
-		h.sleepers.disturbed(h.config.Node, appendItem(nil, wish))
-	}
-}
-
-// want records that somebody at this node waits for a group to have a leader, and tells its members.
-func (e *elections) want(id fsm.GroupID, members []string) {
+// Want records that somebody at this node waits for a group to have a leader, and tells its members.
+func (e *Elections) Want(id fsm.GroupID, members []string) {
 	e.mu.Lock()
 	for _, m := range members {
 		if m != e.node {
-			e.wants[m] = appendItem(e.wants[m], item{kind: itemWant, group: id})
+			e.wants[m] = AppendItem(e.wants[m], Item{Kind: ItemWant, Group: id})
 		}
 	}
 	e.mu.Unlock()
 	if g := e.find(id); g != nil {
-		g.want(e.now())
+		g.Want(e.now())
 	}
 	e.touch(id, time.Time{})
 	e.worker.Wake() // the items leave
@@ -425,7 +407,7 @@ type urgency struct {
 // rests reports whether the election has time: the leader's node has died, may come back, and nobody waits.
 // A false alarm then costs a busy machine nothing but the groups that have work.
 func (v *election) rests(now time.Time, reached map[string]bool) bool {
-	v.urgent = v.urgent || v.group.wanted(now)
+	v.urgent = v.urgent || v.group.Wanted(now)
 	switch {
 	case v.leader == "", reached[v.leader]:
 		if !v.dead.IsZero() {
@@ -441,59 +423,8 @@ func (v *election) rests(now time.Time, reached map[string]bool) bool {
 
 // restsUntil is when an election that rests ends its patience.
 func (v *election) restsUntil() time.Time {
-	if end := v.dead.Add(deathPatience); end.Before(v.due) {
+	if end := v.dead.Add(DeathPatience); end.Before(v.due) {
 		return end
 	}
 	return v.due
-}
-
-// fewUnapplied is how many entries hasUnapplied reads.
-const fewUnapplied = 8
-
-// hasUnapplied reports whether the log has commands of clients that are not applied here: a follower may
-// learn late what is committed.
-func hasUnapplied(is *raft.Raft, log raft.LogStore) bool {
-	first, last := is.AppliedIndex()+1, is.LastIndex()
-	if last >= first+fewUnapplied {
-		return true
-	}
-	for i := first; i <= last; i++ {
-		var l raft.Log
-		if err := log.GetLog(i, &l); err != nil || l.Type == raft.LogCommand && !onlyConfigures(l.Data) {
-			return true
-		}
-	}
-	return false
-}
-
-// onlyConfigures reports whether an entry brings in settings and nothing else.
-func onlyConfigures(data []byte) bool {
-	e := logpb.EntryFromVTPool()
-	defer e.ReturnToVTPool()
-	if e.UnmarshalVT(data) != nil {
-		return false
-	}
-	for _, c := range e.Commands {
-		if c.Kind != logpb.Command_CONFIGURE {
-			return false
-		}
-	}
-	return true
-}
-
-// patience is Group.patience by the machine alone. A machine that is at work is not waited for.
-func (a *applier) patience(now fsm.Time) (least time.Duration) {
-	defer a.guard.contain("read what is due")
-	if !a.mu.TryLock() {
-		return 0
-	}
-	defer a.mu.Unlock()
-	s, due := a.machine.Stats(), a.machine.NextDeadline()
-	switch {
-	case s.Unacknowledged.Messages > 0, s.Outbox.Messages > 0:
-		return 0
-	case due == 0:
-		return replica.Never
-	}
-	return max(0, time.Duration(due-now)*time.Millisecond)
 }

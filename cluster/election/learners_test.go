@@ -1,4 +1,4 @@
-package group
+package election
 
 import (
 	"bytes"
@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/worker"
@@ -18,9 +20,9 @@ import (
 
 // wires are links to some nodes that keep what is sent.
 type wires struct {
-	links
+	Links
 	alive []string
-	sent  map[string][]item // by node
+	sent  map[string][]Item // by node
 }
 
 func (w *wires) Peers() (all []peer.PeerStatus) {
@@ -32,10 +34,10 @@ func (w *wires) Peers() (all []peer.PeerStatus) {
 
 func (w *wires) Send(node string, _ peer.Kind, head []byte, _ ...[]byte) error {
 	if w.sent == nil {
-		w.sent = map[string][]item{}
+		w.sent = map[string][]Item{}
 	}
-	for ; len(head) >= itemSize; head = head[itemSize:] {
-		w.sent[node] = append(w.sent[node], parseItem(head))
+	for ; len(head) >= ItemSize; head = head[ItemSize:] {
+		w.sent[node] = append(w.sent[node], ParseItem(head))
 	}
 	return nil
 }
@@ -56,15 +58,15 @@ func (e *evidence) Prove() error {
 
 // mustLearn returns the learners of n1 about one replica of group 7, a learner if its
 // store has a doubt, and their log.
-func mustLearn(m *pupil, e *evidence, alive ...string) (*learners, *wires, *bytes.Buffer) {
+func mustLearn(m *pupil, e *evidence, alive ...string) (*Learners, *wires, *bytes.Buffer) {
 	log, w := &bytes.Buffer{}, &wires{alive: alive}
 	m.trust.Open(e, 1)
-	s := &learners{
+	s := &Learners{
 		node: "n1", links: w, spawn: func(f func()) { f() }, slog: slog.New(slog.NewTextHandler(log, nil)),
 		find: func(fsm.GroupID) replica.Learner { return m }, worker: worker.New(worker.Options{}), list: map[fsm.GroupID]*learner{},
 	}
 	if m.trust.IsLearner() {
-		s.begin(7, m)
+		s.Begin(7, m)
 	}
 	return s, w, log
 }
@@ -88,13 +90,13 @@ func TestLearnerAnswers(t *testing.T) {
 	} {
 		m := tc.member
 		s, w, _ := mustLearn(m, &evidence{doubt: tc.doubt})
-		s.receive("n2", appendItem(nil, item{kind: learnerAsk, group: 7, term: 5}), nil)
-		var want []item
+		s.receive("n2", AppendItem(nil, Item{Kind: learnerAsk, Group: 7, Term: 5}), nil)
+		var want []Item
 		switch tc.kind {
 		case learnerGoal:
-			want = []item{{kind: learnerGoal, group: 7, term: m.term, position: m.log}}
+			want = []Item{{Kind: learnerGoal, Group: 7, Term: m.term, Position: m.log}}
 		case learnerAsWell:
-			want = []item{{kind: learnerAsWell, group: 7, term: m.term}}
+			want = []Item{{Kind: learnerAsWell, Group: 7, Term: m.term}}
 		}
 		if got := w.sent["n2"]; !slices.Equal(got, want) || m.barriers != tc.barriers {
 			t.Errorf("%s: answers %+v and appends %d entries, want %+v, %d", tc.name, got, m.barriers, want, tc.barriers)
@@ -121,11 +123,11 @@ func TestQuestionsBecomeRarer(t *testing.T) {
 	if got, want := during(time.Minute), strings.Fields("0s 1s 3s 7s 15s 31s 47s"); !slices.Equal(got, want) {
 		t.Errorf("questions at %v, want %v", got, want)
 	}
-	s.hasten(8)
+	s.Hasten(8)
 	if got := during(time.Second); len(got) != 0 {
 		t.Errorf("questions at %v for another group's sake", got)
 	}
-	s.hasten(7)
+	s.Hasten(7)
 	if got, want := during(4*time.Second), strings.Fields("1m1s 1m2s 1m4s"); !slices.Equal(got, want) {
 		t.Errorf("questions at %v, want %v", got, want)
 	}
@@ -148,7 +150,7 @@ func TestLearnersWithoutMajority(t *testing.T) {
 		for range 4 {
 			s.check(now)
 			for _, n := range names[1 : 1+tc.others] {
-				s.receive(n, appendItem(nil, item{kind: learnerAsWell, group: 7, term: 5}), nil)
+				s.receive(n, AppendItem(nil, Item{Kind: learnerAsWell, Group: 7, Term: 5}), nil)
 			}
 			now = now.Add(askLongest)
 		}
@@ -159,7 +161,7 @@ func TestLearnersWithoutMajority(t *testing.T) {
 		if said := strings.Count(log.String(), "group is stopped"); said != map[bool]int{true: 1}[tc.stuck] {
 			t.Errorf("%s are learners: that is said %d times", name, said)
 		}
-		s.receive("n2", appendItem(nil, item{kind: learnerGoal, group: 7, term: 5, position: position(5, 9)}), nil)
+		s.receive("n2", AppendItem(nil, Item{Kind: learnerGoal, Group: 7, Term: 5, Position: position(5, 9)}), nil)
 		if m.trust.Doubt().Stuck {
 			t.Errorf("%s are learners: it stands still although there is a leader", name)
 		}
@@ -174,7 +176,7 @@ func TestLearnerCloses(t *testing.T) {
 		s, _, _ := mustLearn(m, e, "n2", "n3")
 		now := time.Unix(1000, 0)
 		s.check(now)
-		s.receive("n2", appendItem(nil, item{kind: learnerGoal, group: 7, term: 5, position: position(5, 9)}), nil)
+		s.receive("n2", AppendItem(nil, Item{Kind: learnerGoal, Group: 7, Term: 5, Position: position(5, 9)}), nil)
 		if s.check(now); e.proofs != 0 || m.voted != 0 || len(s.list) != 1 {
 			t.Errorf("it is proven before it has anything: %d times", e.proofs)
 		}
@@ -184,4 +186,90 @@ func TestLearnerCloses(t *testing.T) {
 			t.Errorf("%v: it votes: %v, and is told so %d times", err, !m.trust.IsLearner(), m.voted)
 		}
 	}
+}
+
+// A leader's answer counts if raft takes entries from that leader, and if its
+// log ends with an entry of its own; the first such answer stands.
+func TestLearnerGoal(t *testing.T) {
+	goal := func(term uint64, end replica.Position) Item {
+		return Item{Kind: learnerGoal, Group: 7, Term: term, Position: end}
+	}
+	for _, tc := range []struct {
+		name  string
+		voted []Item
+		want  replica.Position
+	}{
+		{"of an earlier term", []Item{goal(4, position(4, 9))}, replica.Position{}},
+		{"its log ends with another's entry", []Item{goal(5, position(4, 9))}, replica.Position{}},
+		{"of this term", []Item{goal(5, position(5, 9))}, position(5, 9)},
+		{"of a later term", []Item{goal(6, position(6, 9))}, position(6, 9)},
+		{"the first one stands", []Item{goal(5, position(5, 9)), goal(5, position(5, 11))}, position(5, 9)},
+		{"of another group", []Item{{Kind: learnerGoal, Group: 8, Term: 5, Position: position(5, 9)}}, replica.Position{}},
+	} {
+		m := &pupil{term: 5}
+		s := &Learners{node: "n1", worker: worker.New(worker.Options{}), list: map[fsm.GroupID]*learner{7: {group: m}}}
+		s.find = func(fsm.GroupID) replica.Learner { return m }
+		for _, it := range tc.voted {
+			s.receive("n2", AppendItem(nil, it), nil)
+		}
+		if l := s.list[7]; l.goal != tc.want {
+			t.Errorf("%s: the goal is %v, want %v", tc.name, l.goal, tc.want)
+		}
+	}
+}
+
+// A learner is up to date when its log is as up to date as its leader's was.
+func TestLearnerReached(t *testing.T) {
+	for _, tc := range []struct {
+		goal, log replica.Position
+		want      bool
+	}{
+		{replica.Position{}, position(5, 9), false}, // nobody has said where
+		{position(5, 9), replica.Position{}, false},
+		{position(5, 9), position(5, 8), false},
+		{position(5, 9), position(4, 20), false}, // what it had before
+		{position(5, 9), position(5, 9), true},
+		{position(5, 9), position(6, 8), true}, // from a later leader
+	} {
+		l := &learner{group: &pupil{term: 5, log: tc.log}, goal: tc.goal}
+		if got := l.reached(); got != tc.want {
+			t.Errorf("goal %v, log %v: reached %v", tc.goal, tc.log, got)
+		}
+	}
+}
+
+// pupil is a replica that does nothing.
+type pupil struct {
+	trust    replica.Trust
+	members  []string // nil: three
+	leads    bool
+	term     uint64
+	log      replica.Position
+	barriers int
+	voted    int // how often that it votes
+}
+
+func (p *pupil) Trusted() *replica.Trust  { return &p.trust }
+func (p *pupil) LastIndex() uint64        { return p.log.Index }
+func (p *pupil) LogEnd() replica.Position { return p.log }
+func (p *pupil) Votes()                   { p.voted++ }
+func (p *pupil) IsClosed() bool           { return false }
+
+func (p *pupil) Founders() []string {
+	if p.members == nil {
+		return []string{"n1", "n2", "n3"}
+	}
+	return p.members
+}
+
+func (p *pupil) Role() (raft.RaftState, uint64) {
+	if p.leads {
+		return raft.Leader, p.term
+	}
+	return raft.Follower, p.term
+}
+
+func (p *pupil) Barrier(time.Duration) error {
+	p.barriers++
+	return nil
 }

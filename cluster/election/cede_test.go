@@ -1,4 +1,4 @@
-package group
+package election
 
 import (
 	"testing"
@@ -18,13 +18,13 @@ func TestLeaderOutOfReachAtRest(t *testing.T) {
 	p.nodes["c"].lost("a")
 	p.run(time.Second)
 	delete(p.nodes["c"].unreached, "a")
-	p.run(deathPatience - outOfReachAfter)
+	p.run(DeathPatience - outOfReachAfter)
 	p.mustCampaign()
 	delete(p.nodes["a"].unreached, "c")
 	p.run(time.Minute)
 	p.mustCampaign()
 	p.nodes["a"].lost("c")
 	p.nodes["c"].lost("a")
-	p.run(3 * deathPatience)
+	p.run(3 * DeathPatience)
 	p.mustCampaign("b", "b") // the link does not come back
 }

@@ -1,4 +1,7 @@
-package group
+// Package election has the members of groups find each other: elections give leaderless groups a leader, and learners
+// what they lack. Both exchange log positions, in one message of a node for all its groups. It decides among groups, and
+// knows of each only what its interfaces say.
+package election
 
 import (
 	"encoding/binary"
@@ -30,20 +33,20 @@ const (
 	votesTime      = 3 * time.Second        // how long votes for a candidate may be on their way before who has given one stands
 	longestSlot    = 8 * time.Second        // upper limit as slots grow; an undecided campaign no longer counts as under way
 	ledValid       = 2 * time.Second        // how long a report that a member has a leader, or waits to stand, stays valid
-	deathPatience  = 5 * time.Second        // how long a dead leader's node may come back to a group that nobody waits for
-	wantValid      = time.Second            // how long somebody waits who has said so; who goes on waiting repeats it
+	DeathPatience  = 5 * time.Second        // how long a dead leader's node may come back to a group that nobody waits for
+	WantValid      = time.Second            // how long somebody waits who has said so; who goes on waiting repeats it
 )
 
-// elections finds leaders for leaderless groups. Raft's own timers are long because thousands of
+// Elections finds leaders for leaderless groups. Raft's own timers are long because thousands of
 // groups share a node. Instead, a node detects failures itself, the members of a leaderless group
 // compare their logs, and the member with the longest log campaigns. Code here only starts
 // campaigns; raft decides who wins.
-type elections struct {
+type Elections struct {
 	node  string
-	links links
+	links Links
 	kind  peer.Kind                   // of its messages
-	find  func(fsm.GroupID) electable // nil if there is none
-	sleep sleeping
+	find  func(fsm.GroupID) Electable // nil if there is none
+	sleep Sleeping
 	// drains reports whether a node is about to stop; nil means that no node is.
 	drains func(node string) bool
 	slog   *slog.Logger
@@ -60,18 +63,18 @@ type elections struct {
 	wants   map[string][]byte // items for other nodes, from routes here
 }
 
-// sleeping is what elections need of groups that sleep, or are to.
-type sleeping interface {
-	// heard returns the answer for an item, or that the group which it concerns has to wake for it.
-	heard(from string, it item) (answer []byte, wakes bool)
-	// disturbed wakes the groups that items concern and then has them received. It does not wait.
-	disturbed(from string, items []byte)
-	// receive takes items of a kind that concerns groups that sleep, or are to.
-	receive(kind byte, from string, items []item)
+// Sleeping is what elections need of groups that sleep, or are to.
+type Sleeping interface {
+	// Heard returns the answer for an item, or that the group which it concerns has to wake for it.
+	Heard(from string, it Item) (answer []byte, wakes bool)
+	// Disturbed wakes the groups that items concern and then has them received. It does not wait.
+	Disturbed(from string, items []byte)
+	// Receive takes items of a kind that concerns groups that sleep, or are to.
+	Receive(kind byte, from string, items []Item)
 }
 
-// links is what elections needs from the mesh.
-type links interface {
+// Links is what elections needs from the mesh.
+type Links interface {
 	Handle(k peer.Kind, h func(from string, head, payload []byte))
 	Send(node string, k peer.Kind, head []byte, payloads ...[]byte) error
 	Alive(node string) bool
@@ -82,38 +85,38 @@ type links interface {
 	Resign(group fsm.GroupID, term uint64, other string)
 }
 
-// electable is what elections needs from a Group.
-type electable interface {
-	Spec() Spec
+// Electable is what elections needs from a Group.
+type Electable interface {
+	ID() fsm.GroupID
 	Voters() []string         // the preferred leader first
 	Leader() string           // empty: unknown
 	LogEnd() replica.Position // how far the log reaches
 	Role() (role raft.RaftState, term uint64)
-	lastLed() uint64 // term of the last leader that was seen; 0: none was
+	LastLed() uint64 // term of the last leader that was seen; 0: none was
 	// VotedFor is whom this replica has given its vote in a term; empty: nobody.
 	VotedFor(term uint64) string
 	IsClosed() bool
-	barred() bool    // whether it must not lead
+	Barred() bool    // whether it must not lead
 	IsLearner() bool // whether it neither leads nor votes
-	resignedLately() bool
-	// want records that somebody waits for a leader, and wanted reports whether that is so. patience is
+	ResignedLately() bool
+	// Want records that somebody waits for a leader, and wanted reports whether that is so. patience is
 	// for how long nobody needs one, as far as the replica knows.
-	want(now time.Time)
-	wanted(now time.Time) bool
-	patience() time.Duration
+	Want(now time.Time)
+	Wanted(now time.Time) bool
+	Patience() time.Duration
 	// HasNoLeader is called when another member reports that it knows no leader and where its log
 	// ends.
 	HasNoLeader(node string, end uint64)
-	// transferTo makes another member the leader if raft leads here. wins says that the member can
+	// TransferTo makes another member the leader if raft leads here. wins says that the member can
 	// be elected as it is. It does not block.
-	transferTo(node string, wins bool)
-	// cedeTo hands the leadership over and returns when that has been done, or has failed.
-	cedeTo(node string)
+	TransferTo(node string, wins bool)
+	// CedeTo hands the leadership over and returns when that has been done, or has failed.
+	CedeTo(node string)
 }
 
 // election is the search for a leader of one group, as this member sees it.
 type election struct {
-	group  electable
+	group  Electable
 	leader string // who led when the election began; empty: unknown
 	since  uint64 // the term at that time
 
@@ -136,9 +139,9 @@ type election struct {
 	learners    map[string]bool      // members that neither lead nor vote, see trust
 }
 
-func newElection(g electable) *election {
+func newElection(g Electable) *election {
 	_, term := g.Role()
-	led := g.lastLed()
+	led := g.LastLed()
 	if led == 0 {
 		led = term
 	}
@@ -148,25 +151,35 @@ func newElection(g electable) *election {
 	}
 }
 
-func newElections(c *Config, spawn func(f func()), find func(fsm.GroupID) electable) *elections {
-	return &elections{
-		node: c.Node, links: c.Mesh, kind: c.KindElection, slog: c.Logger, find: find, drains: c.Drains, spawn: spawn,
+// Config is what the elections of a node need, and so do its learners.
+type Config struct {
+	Node   string
+	Links  Links
+	Kind   peer.Kind // of the messages
+	Logger *slog.Logger
+	Spawn  func(f func())
+}
+
+// New returns elections without any that runs. drains reports whether a node is about to stop; nil: none is.
+func New(c Config, drains func(node string) bool, sleep Sleeping, find func(fsm.GroupID) Electable) *Elections {
+	return &Elections{
+		node: c.Node, links: c.Links, kind: c.Kind, slog: c.Logger, find: find, sleep: sleep, drains: drains, spawn: c.Spawn,
 		now: time.Now, worker: worker.New(worker.Options{Pause: electionPause, Share: electionShare, Longest: longestRest}), running: map[fsm.GroupID]*election{},
 		agenda: newAgenda(), waiting: newWaiting(), window: newWindow(), wants: map[string][]byte{},
 	}
 }
 
-// listen registers the handler for messages.
-func (e *elections) listen() {
-	e.links.Handle(e.kind, func(from string, head, _ []byte) { e.receive(from, head, time.Now()) })
+// Listen registers the handler for messages.
+func (e *Elections) Listen() {
+	e.links.Handle(e.kind, func(from string, head, _ []byte) { e.Receive(from, head, time.Now()) })
 }
 
-// begin records that a group has no leader, as far as this node knows.
-func (e *elections) begin(g electable) {
-	if id := g.Spec().Group; !e.runs(id) {
+// Begin records that a group has no leader, as far as this node knows.
+func (e *Elections) Begin(g Electable) {
+	if id := g.ID(); !e.Runs(id) {
 		v := newElection(g)
 		if v.leader != "" && !e.links.Alive(v.leader) {
-			v.due = e.now().Add(g.patience()) // without the lock: it may read the log
+			v.due = e.now().Add(g.Patience()) // without the lock: it may read the log
 		}
 		e.mu.Lock()
 		if e.running[id] == nil {
@@ -174,17 +187,18 @@ func (e *elections) begin(g electable) {
 		}
 		e.mu.Unlock()
 	}
-	e.touch(g.Spec().Group, time.Time{})
+	e.touch(g.ID(), time.Time{})
 }
 
-func (e *elections) runs(id fsm.GroupID) bool {
+// Runs reports whether a leader of the group is looked for here.
+func (e *Elections) Runs(id fsm.GroupID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.running[id] != nil
 }
 
-// end records that a group has a leader or is gone.
-func (e *elections) end(id fsm.GroupID) {
+// End records that a group has a leader or is gone.
+func (e *Elections) End(id fsm.GroupID) {
 	e.mu.Lock()
 	e.drop(id, e.now())
 	others := e.waiting.Len() > 0
@@ -195,7 +209,7 @@ func (e *elections) end(id fsm.GroupID) {
 }
 
 // drop ends an election. The lock is held.
-func (e *elections) drop(id fsm.GroupID, now time.Time) {
+func (e *Elections) drop(id fsm.GroupID, now time.Time) {
 	if v := e.running[id]; v != nil {
 		if v.under != nil {
 			e.window.decided(now, v.under)
@@ -206,7 +220,8 @@ func (e *elections) drop(id fsm.GroupID, now time.Time) {
 	}
 }
 
-func (e *elections) run(stop <-chan struct{}) {
+// Run holds elections until stop is closed.
+func (e *Elections) Run(stop <-chan struct{}) {
 	e.worker.Run(stop, e.advance)
 }
 
@@ -221,13 +236,13 @@ type electionRound struct {
 
 // transfer is a pending handover of a leadership that exists in raft's eyes only.
 type transfer struct {
-	group electable
+	group Electable
 	to    string
 	wins  bool
 }
 
 // advance looks at the elections that are due, and returns how long it takes until others are; 0: none is.
-func (e *elections) advance(now time.Time) time.Duration {
+func (e *Elections) advance(now time.Time) time.Duration {
 	e.mu.Lock()
 	r := electionRound{now: now, ask: e.wants, reached: reached(e.links, e.node)}
 	r.slack = e.links.Slack(slices.Collect(maps.Keys(r.reached))...)
@@ -241,7 +256,7 @@ func (e *elections) advance(now time.Time) time.Duration {
 	}
 	e.mu.Lock()
 	for _, v := range due {
-		if id := v.group.Spec().Group; e.running[id] == v {
+		if id := v.group.ID(); e.running[id] == v {
 			e.agenda.add(v, e.check(v, &r))
 		}
 	}
@@ -250,26 +265,26 @@ func (e *elections) advance(now time.Time) time.Duration {
 	next := e.agenda.next()
 	e.mu.Unlock()
 	for node, items := range r.ask {
-		e.send(node, items)
+		e.Send(node, items)
 	}
 	for _, g := range campaign {
 		e.campaign(g)
 	}
 	for _, t := range r.transfers {
-		t.group.transferTo(t.to, t.wins)
+		t.group.TransferTo(t.to, t.wins)
 	}
 	return next
 }
 
 // passesOver reports whether there is nothing to do in an election that is due: it rests, or is over.
-func (e *elections) passesOver(v *election, r *electionRound) bool {
+func (e *Elections) passesOver(v *election, r *electionRound) bool {
 	e.waiting.remove(v) // what it is ordered by may change
 	switch {
 	case v.rests(r.now, r.reached):
 		e.agenda.add(v, v.restsUntil())
 		return true
 	case v.group.IsClosed(), v.hasLeader(r.reached):
-		e.drop(v.group.Spec().Group, r.now)
+		e.drop(v.group.ID(), r.now)
 		return true
 	}
 	return false
@@ -287,7 +302,7 @@ func standsIn(c replica.Candidate) uint64 {
 	return term + 1
 }
 
-func (e *elections) campaign(g electable) { replica.Stand(e.links, g.Spec().Group, e.node, g) }
+func (e *Elections) campaign(g Electable) { replica.Stand(e.links, g.ID(), e.node, g) }
 
 // hasLeader reports whether the group has gained a leader since the election began: raft may know
 // of it before any member reports it. The lost leader does not count for the same term, even if
@@ -295,14 +310,14 @@ func (e *elections) campaign(g electable) { replica.Stand(e.links, g.Spec().Grou
 func (v *election) hasLeader(reached map[string]bool) bool {
 	leader := v.group.Leader()
 	role, term := v.group.Role()
-	if leader == "" || !reached[leader] || role == raft.Leader && v.group.barred() {
+	if leader == "" || !reached[leader] || role == raft.Leader && v.group.Barred() {
 		return false
 	}
 	return leader != v.leader || term > v.since
 }
 
 // reached returns the nodes that can be reached, including this one.
-func reached(l links, node string) map[string]bool {
+func reached(l Links, node string) map[string]bool {
 	r := map[string]bool{node: true}
 	for _, p := range l.Peers() {
 		if p.Alive {
@@ -314,7 +329,7 @@ func reached(l links, node string) map[string]bool {
 
 // check asks for log positions when that is due, notes if it is this node's turn to campaign, and returns when
 // to look again if nothing changes.
-func (e *elections) check(v *election, r *electionRound) time.Time {
+func (e *Elections) check(v *election, r *electionRound) time.Time {
 	now := r.now
 	e.checkCampaign(v, now)
 	if now.Sub(v.counted) >= positionsEvery {
@@ -330,11 +345,11 @@ func (e *elections) check(v *election, r *electionRound) time.Time {
 	if v.ready.IsZero() {
 		v.ready = now
 	}
-	v.barred[e.node], v.learners[e.node] = v.group.barred(), v.group.IsLearner()
+	v.barred[e.node], v.learners[e.node] = v.group.Barred(), v.group.IsLearner()
 	if v.asks(now) {
 		v.queried, v.positions[e.node] = now, v.end
 		_, term := v.group.Role()
-		e.tell(v, itemAsk, term, alive, r)
+		e.tell(v, ItemAsk, term, alive, r)
 	}
 	v.chooseCandidates(alive)
 	v.backoff.slack = r.slack
@@ -369,30 +384,30 @@ func (s *soonest) or(at time.Time) {
 }
 
 // tell reports this node's log position to the other members, and asks for theirs or says that it waits.
-func (e *elections) tell(v *election, kind byte, term uint64, alive []string, r *electionRound) {
-	it := item{group: v.group.Spec().Group, term: term, position: v.positions[e.node], barred: v.barred[e.node], learner: v.learners[e.node]}
+func (e *Elections) tell(v *election, kind byte, term uint64, alive []string, r *electionRound) {
+	it := Item{Group: v.group.ID(), Term: term, Position: v.positions[e.node], Barred: v.barred[e.node], Learner: v.learners[e.node]}
 	for _, n := range alive {
 		if n == e.node {
 			continue
 		}
-		it.kind = kind
-		r.ask[n] = appendItem(r.ask[n], it)
-		if kind == itemAsk && !v.dead.IsZero() {
-			r.ask[n] = appendItem(r.ask[n], item{kind: itemWant, group: it.group}) // it may rest there
+		it.Kind = kind
+		r.ask[n] = AppendItem(r.ask[n], it)
+		if kind == ItemAsk && !v.dead.IsZero() {
+			r.ask[n] = AppendItem(r.ask[n], Item{Kind: ItemWant, Group: it.Group}) // it may rest there
 		}
-		if kind == itemAsk && v.outOfReach(n, r.now) {
-			it.kind = itemOutOfReach
-			r.ask[n] = appendItem(r.ask[n], it)
+		if kind == ItemAsk && v.outOfReach(n, r.now) {
+			it.Kind = ItemOutOfReach
+			r.ask[n] = AppendItem(r.ask[n], it)
 		}
 	}
 }
 
 // takeTurn adds this node to those that may campaign if it is its turn.
-func (e *elections) takeTurn(v *election, alive []string, next *soonest) {
+func (e *Elections) takeTurn(v *election, alive []string, next *soonest) {
 	s := slots{candidates: max(1, v.eligible(alive)), spread: rand.N[time.Duration]}
 	_, stored := v.group.Role()
 	term := stored
-	if v.group.lastLed() != 0 {
+	if v.group.LastLed() != 0 {
 		// Whoever took the leader away campaigns. Raft forgets the leader before it stores the term.
 		term = max(term, v.heard)
 	}
@@ -411,7 +426,7 @@ func (e *elections) takeTurn(v *election, alive []string, next *soonest) {
 	case other && v.other.stands, !v.backoff.mine(next.now, rank, s):
 		next.or(v.other.said.Add(ledValid))
 		next.or(v.backoff.next(rank, s))
-	case s.candidates == 1 || !v.group.resignedLately():
+	case s.candidates == 1 || !v.group.ResignedLately():
 		v.candidacy = candidacy{alive, s}
 		e.waiting.put(v)
 	}
@@ -428,54 +443,54 @@ func (r *electionRound) alive(v *election) []string {
 	return alive
 }
 
-// receive processes positions from another member and answers those that ask.
-func (e *elections) receive(from string, items []byte, now time.Time) {
+// Receive processes positions from another member and answers those that ask.
+func (e *Elections) Receive(from string, items []byte, now time.Time) {
 	var answer, disturbs []byte
 	offers := map[string][]byte{}
 	var cessions []cession
-	asleep := map[byte][]item{}
-	for len(items) >= itemSize {
-		it := parseItem(items)
-		items = items[itemSize:]
+	asleep := map[byte][]Item{}
+	for len(items) >= ItemSize {
+		it := ParseItem(items)
+		items = items[ItemSize:]
 		switch {
 		case !it.sound():
 			continue
-		case it.kind == itemRest, it.kind == itemRests, it.kind == itemVote, it.kind == itemVoted, it.kind == itemWon:
-			asleep[it.kind] = append(asleep[it.kind], it)
+		case it.Kind == ItemRest, it.Kind == ItemRests, it.Kind == ItemVote, it.Kind == ItemVoted, it.Kind == ItemWon:
+			asleep[it.Kind] = append(asleep[it.Kind], it)
 			continue
 		}
-		g := e.find(it.group)
+		g := e.find(it.Group)
 		if g == nil && e.sleep != nil {
-			of, wakes := e.sleep.heard(from, it)
+			of, wakes := e.sleep.Heard(from, it)
 			if answer = append(answer, of...); wakes {
-				disturbs = appendItem(disturbs, it)
+				disturbs = AppendItem(disturbs, it)
 			}
 		}
-		if g == nil || it.kind == itemIdle {
+		if g == nil || it.Kind == ItemIdle {
 			continue // a leader that is awake asks
 		}
 		// A leader whose raft does not know yet that others have moved on to a later term steps
 		// down: they accept nothing from it.
-		if role, term := g.Role(); role == raft.Leader && term < it.term && it.kind != itemStands {
-			e.links.Resign(it.group, it.term, from)
+		if role, term := g.Role(); role == raft.Leader && term < it.Term && it.Kind != itemStands {
+			e.links.Resign(it.Group, it.Term, from)
 		}
-		switch it.kind {
-		case itemWant:
-			g.want(now)
-			e.touch(it.group, time.Time{})
+		switch it.Kind {
+		case ItemWant:
+			g.Want(now)
+			e.touch(it.Group, time.Time{})
 			continue
-		case itemAsk:
-			g.HasNoLeader(from, it.position.Index)
+		case ItemAsk:
+			g.HasNoLeader(from, it.Position.Index)
 			if disowns(g, from, it) {
-				e.begin(g)
+				e.Begin(g)
 			}
-			answer = appendItem(answer, e.answer(g, from))
-		case itemOutOfReach:
+			answer = AppendItem(answer, e.answer(g, from))
+		case ItemOutOfReach:
 			if leader, o, ok := e.offer(g); ok {
-				offers[leader] = appendItem(offers[leader], o)
+				offers[leader] = AppendItem(offers[leader], o)
 			}
 			continue
-		case itemOffer:
+		case ItemOffer:
 			if e.mayCede(g, it) {
 				cessions = append(cessions, cession{g, from})
 			}
@@ -485,41 +500,41 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 	}
 	if e.sleep != nil {
 		for kind, items := range asleep {
-			e.sleep.receive(kind, from, items)
+			e.sleep.Receive(kind, from, items)
 		}
 		if len(disturbs) > 0 {
-			e.sleep.disturbed(from, disturbs)
+			e.sleep.Disturbed(from, disturbs)
 		}
 	}
 	for leader, items := range offers {
-		e.send(leader, items)
+		e.Send(leader, items)
 	}
 	e.cede(cessions)
 	if len(answer) > 0 {
-		e.send(from, answer)
+		e.Send(from, answer)
 	}
 }
 
 // answer reports where the log of this replica ends, or that the group has a leader, or that raft here is about to
 // stand.
-func (e *elections) answer(g electable, from string) item {
+func (e *Elections) answer(g Electable, from string) Item {
 	_, term := g.Role()
-	it := item{kind: itemPosition, group: g.Spec().Group, term: term, position: g.LogEnd(), barred: g.barred(), learner: g.IsLearner()}
+	it := Item{Kind: itemPosition, Group: g.ID(), Term: term, Position: g.LogEnd(), Barred: g.Barred(), Learner: g.IsLearner()}
 	leader := g.Leader()
 	switch {
-	case leader == "", leader == from, leader == e.node && it.barred, leader != e.node && e.doubts(it.group, leader):
+	case leader == "", leader == from, leader == e.node && it.Barred, leader != e.node && e.doubts(it.Group, leader):
 	case leader == e.node || e.links.Alive(leader):
-		it.kind = itemLed
+		it.Kind = itemLed
 		return it
 	}
-	if in := e.stands(it.group); in > term {
-		it.kind, it.term = itemStands, in
+	if in := e.stands(it.Group); in > term {
+		it.Kind, it.Term = itemStands, in
 	}
 	return it
 }
 
 // stands is the term in which this node stands for election; 0: it does not.
-func (e *elections) stands(id fsm.GroupID) uint64 {
+func (e *Elections) stands(id fsm.GroupID) uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if v := e.running[id]; v != nil && v.under != nil {
@@ -528,38 +543,39 @@ func (e *elections) stands(id fsm.GroupID) uint64 {
 	return 0
 }
 
-func (e *elections) note(from string, it item, now time.Time) {
+func (e *Elections) note(from string, it Item, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	v := e.running[it.group]
+	v := e.running[it.Group]
 	if v == nil {
 		return
 	}
 	e.agenda.add(v, time.Time{})
-	v.positions[from], v.barred[from], v.learners[from] = it.position, it.barred, it.learner
+	v.positions[from], v.barred[from], v.learners[from] = it.Position, it.Barred, it.Learner
 	_, term := v.group.Role()
-	v.heard = max(v.heard, it.term)
+	v.heard = max(v.heard, it.Term)
 	switch o := &v.other; {
-	case it.kind == itemWaits:
-		*o = rival{from, it.term + 1, false, now}
-	case it.kind == itemStands && (o.node != from || o.term != it.term || !o.stands): // to repeat it gives no more time
-		*o = rival{from, it.term, true, now}
+	case it.Kind == itemWaits:
+		*o = rival{from, it.Term + 1, false, now}
+	case it.Kind == itemStands && (o.node != from || o.term != it.Term || !o.stands): // to repeat it gives no more time
+		*o = rival{from, it.Term, true, now}
 	}
 	switch {
-	case it.kind != itemLed: // who asks has no leader either, perhaps only since it last said so
+	case it.Kind != itemLed: // who asks has no leader either, perhaps only since it last said so
 		delete(v.led, from)
-	case it.term < term: // raft takes nothing from that leader here
+	case it.Term < term: // raft takes nothing from that leader here
 		delete(v.led, from)
 	default:
 		v.led[from] = now
 		if v.group.Leader() == from {
-			e.drop(it.group, now) // reported by the leader itself
+			e.drop(it.Group, now) // reported by the leader itself
 		}
 	}
 	e.worker.Wake()
 }
 
-func (e *elections) send(node string, items []byte) {
+// Send sends items to a node. They may be lost.
+func (e *Elections) Send(node string, items []byte) {
 	if err := e.links.Send(node, e.kind, items); err != nil {
 		e.slog.Debug("log positions not sent", "node", node, "error", err)
 	}
@@ -569,7 +585,7 @@ func (e *elections) send(node string, items []byte) {
 // transfers leadership to the one with the longest log among those that may lead; ties go to the
 // first in member order, the preferred leader first. While there is no such member, the group has
 // a leader in raft's eyes and nobody serves.
-func (e *elections) chooseTransferee(v *election, alive []string, r *electionRound) {
+func (e *Elections) chooseTransferee(v *election, alive []string, r *electionRound) {
 	if !leads(v.group) || r.now.Sub(v.transferred) < transferTime {
 		return
 	}
@@ -600,7 +616,7 @@ func (v *election) chooseCandidates(alive []string) {
 // excluded reports whether a member does not stand.
 func (v *election) excluded(node string) bool { return v.barred[node] != v.lends || v.learners[node] }
 
-func leads(g electable) bool {
+func leads(g Electable) bool {
 	role, _ := g.Role()
 	return role == raft.Leader
 }
@@ -647,7 +663,7 @@ func (v *election) canWin(candidate string, alive []string) bool {
 func (v *election) decided(alive []string, next *soonest) bool {
 	if v.awaitsLeader(next.now) {
 		next.or(v.back.Add(positionsEvery))
-		next.or(v.back.Add(deathPatience))
+		next.or(v.back.Add(DeathPatience))
 		return false
 	}
 	known := 0
@@ -667,7 +683,7 @@ func (v *election) decided(alive []string, next *soonest) bool {
 // rank is this node's place among the candidates. Candidates that can win precede those that
 // cannot; among them, nodes that stay precede those about to stop; then the longest log comes
 // first, then the order of the members, the preferred leader first.
-func (e *elections) rank(v *election, alive []string) int {
+func (e *Elections) rank(v *election, alive []string) int {
 	mine, rank, passed := v.positions[e.node], 0, false
 	for _, n := range alive {
 		if n == e.node {
@@ -676,7 +692,7 @@ func (e *elections) rank(v *election, alive []string) int {
 		}
 		s, known := v.positions[n]
 		before := known && (mine.Less(s) || !passed && !s.Less(mine))
-		if d := e.draining(e.node); d != e.draining(n) && v.canWin(n, alive) == v.canWin(e.node, alive) {
+		if d := e.Draining(e.node); d != e.Draining(n) && v.canWin(n, alive) == v.canWin(e.node, alive) {
 			before = d
 		}
 		if before && !v.excluded(n) {
@@ -686,77 +702,80 @@ func (e *elections) rank(v *election, alive []string) int {
 	return rank
 }
 
-func (e *elections) draining(node string) bool { return e.drains != nil && e.drains(node) }
+// Draining reports whether a node is about to stop.
+func (e *Elections) Draining(node string) bool { return e.drains != nil && e.drains(node) }
 
-// item is the entry of one group in an exchange of positions.
-type item struct {
-	kind     byte
-	group    fsm.GroupID
-	term     uint64 // raft's current term
-	position replica.Position
-	barred   bool // the sender must not lead
-	learner  bool // the sender neither leads nor votes
+// Item is the entry of one group in an exchange of positions.
+type Item struct {
+	Kind     byte
+	Group    fsm.GroupID
+	Term     uint64 // raft's current term
+	Position replica.Position
+	Barred   bool // the sender must not lead
+	Learner  bool // the sender neither leads nor votes
 }
 
 const (
-	itemAsk        = 1 // my log ends here; where does yours?
+	ItemAsk        = 1 // my log ends here; where does yours?
 	itemPosition   = 2
 	itemLed        = 3    // the group has a leader that I can reach
-	itemOutOfReach = 4    // I cannot reach the leader that you have reported
-	itemOffer      = 5    // I reach all members and would lead; my log ends here
-	itemWant       = 6    // somebody waits for a leader, perhaps at a node that is no member
+	ItemOutOfReach = 4    // I cannot reach the leader that you have reported
+	ItemOffer      = 5    // I reach all members and would lead; my log ends here
+	ItemWant       = 6    // somebody waits for a leader, perhaps at a node that is no member
 	itemWaits      = 7    // it is my turn to stand when my node has got other elections over
 	itemStands     = 8    // I stand in this term, which raft may not show yet
-	itemRest       = 9    // nothing happens in the group, which I lead; sleep if this is where your log ends
-	itemRests      = 10   // I do
-	itemIdle       = 11   // I follow you, my log ends here, and I do not sleep
-	itemVote       = 12   // vote for me in this term if you sleep; my log ends here
-	itemVoted      = 13   // I have
-	itemWon        = 14   // I lead in this term, and sleep
+	ItemRest       = 9    // nothing happens in the group, which I lead; sleep if this is where your log ends
+	ItemRests      = 10   // I do
+	ItemIdle       = 11   // I follow you, my log ends here, and I do not sleep
+	ItemVote       = 12   // vote for me in this term if you sleep; my log ends here
+	ItemVoted      = 13   // I have
+	ItemWon        = 14   // I lead in this term, and sleep
 	itemBarred     = 0x80 // added to the kind
 	itemLearner    = 0x40 // likewise
-	itemSize       = 1 + 4 + 8 + 8 + 8
+	ItemSize       = 1 + 4 + 8 + 8 + 8
 )
 
 // sound reports whether a log as described by the item is possible.
-func (it item) sound() bool {
+func (it Item) sound() bool {
 	const limit = 1 << 62
-	return it.term < limit && it.position.Term < limit && it.position.Index < limit
+	return it.Term < limit && it.Position.Term < limit && it.Position.Index < limit
 }
 
-func appendItem(dst []byte, it item) []byte {
-	kind := it.kind
-	if it.barred {
+// AppendItem appends an encoded item.
+func AppendItem(dst []byte, it Item) []byte {
+	kind := it.Kind
+	if it.Barred {
 		kind |= itemBarred
 	}
-	if it.learner {
+	if it.Learner {
 		kind |= itemLearner
 	}
 	dst = append(dst, kind)
-	dst = binary.BigEndian.AppendUint32(dst, uint32(it.group))
-	dst = binary.BigEndian.AppendUint64(dst, it.term)
-	dst = binary.BigEndian.AppendUint64(dst, it.position.Term)
-	return binary.BigEndian.AppendUint64(dst, it.position.Index)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(it.Group))
+	dst = binary.BigEndian.AppendUint64(dst, it.Term)
+	dst = binary.BigEndian.AppendUint64(dst, it.Position.Term)
+	return binary.BigEndian.AppendUint64(dst, it.Position.Index)
 }
 
-func parseItem(b []byte) item {
-	return item{
-		kind: b[0] &^ (itemBarred | itemLearner), barred: b[0]&itemBarred != 0, learner: b[0]&itemLearner != 0, group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
-		term:     binary.BigEndian.Uint64(b[5:]),
-		position: replica.Position{Term: binary.BigEndian.Uint64(b[13:]), Index: binary.BigEndian.Uint64(b[21:])},
+// ParseItem decodes the item at the beginning of b, of which there are ItemSize bytes.
+func ParseItem(b []byte) Item {
+	return Item{
+		Kind: b[0] &^ (itemBarred | itemLearner), Barred: b[0]&itemBarred != 0, Learner: b[0]&itemLearner != 0, Group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
+		Term:     binary.BigEndian.Uint64(b[5:]),
+		Position: replica.Position{Term: binary.BigEndian.Uint64(b[13:]), Index: binary.BigEndian.Uint64(b[21:])},
 	}
 }
 
-// leave tells the other members that a replica which leads is about to be closed.
-func (e *elections) leave(g electable) {
+// Leave tells the other members that a replica which leads is about to be closed.
+func (e *Elections) Leave(g Electable) {
 	role, term := g.Role()
 	if role != raft.Leader {
 		return
 	}
-	items := appendItem(nil, item{kind: itemAsk, group: g.Spec().Group, term: term, position: g.LogEnd(), barred: true, learner: true})
+	items := AppendItem(nil, Item{Kind: ItemAsk, Group: g.ID(), Term: term, Position: g.LogEnd(), Barred: true, Learner: true})
 	for _, n := range g.Voters() {
 		if n != e.node {
-			e.send(n, items)
+			e.Send(n, items)
 		}
 	}
 }
@@ -764,17 +783,17 @@ func (e *elections) leave(g electable) {
 // disowns reports whether the leader of a group, as far as is known here, says that it leads no more. One
 // that must not lead and still does hands the leadership over. What it has asked before it won may come late:
 // its log has no entry of its own term then. What a learner says is later than any victory of it.
-func disowns(g electable, from string, it item) bool {
+func disowns(g Electable, from string, it Item) bool {
 	role, term := g.Role()
-	if role == raft.Leader || g.Leader() != from || it.barred && !it.learner && it.term <= term {
+	if role == raft.Leader || g.Leader() != from || it.Barred && !it.Learner && it.Term <= term {
 		return false
 	}
-	return it.learner || it.term > term || it.position.Term >= term
+	return it.Learner || it.Term > term || it.Position.Term >= term
 }
 
 // doubts reports whether this node looks for another leader than the one that raft knows, since that one has
 // disowned the group, or was waited for in vain.
-func (e *elections) doubts(id fsm.GroupID, leader string) bool {
+func (e *Elections) doubts(id fsm.GroupID, leader string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	v := e.running[id]
@@ -792,7 +811,7 @@ func (v *election) awaitsLeader(now time.Time) bool {
 	if v.back.IsZero() {
 		return false
 	}
-	limit := deathPatience
+	limit := DeathPatience
 	if v.urgent {
 		limit = positionsEvery
 	}

@@ -1,4 +1,4 @@
-package group
+package election
 
 import (
 	"fmt"
@@ -37,7 +37,7 @@ type pretend struct {
 type pretendNode struct {
 	p         *pretend
 	name      string
-	elections *elections
+	elections *Elections
 	handler   func(from string, head, payload []byte)
 	unreached map[string]bool
 	known     map[string]bool // what was unreached in the last step
@@ -62,21 +62,21 @@ func newPretend(t *testing.T, members ...string) *pretend {
 	p.campaign = p.win
 	for _, name := range members {
 		n := &pretendNode{p: p, name: name, unreached: map[string]bool{}, term: 1, log: position(1, 1)}
-		n.elections = pretendElections(name, n, func() time.Time { return p.now }, func(fsm.GroupID) electable {
+		n.elections = pretendElections(name, n, func() time.Time { return p.now }, func(fsm.GroupID) Electable {
 			if n.open {
 				return n
 			}
 			return nil
 		})
-		n.elections.listen()
+		n.elections.Listen()
 		p.nodes[name] = n
 	}
 	return p
 }
 
 // pretendElections are those of a node in virtual time.
-func pretendElections(node string, l links, now func() time.Time, find func(fsm.GroupID) electable) *elections {
-	return &elections{
+func pretendElections(node string, l Links, now func() time.Time, find func(fsm.GroupID) Electable) *Elections {
+	return &Elections{
 		node: node, links: l, kind: 16, slog: slog.New(slog.DiscardHandler), find: find, now: now,
 		worker: worker.New(worker.Options{}), spawn: func(f func()) { f() },
 		running: map[fsm.GroupID]*election{}, agenda: newAgenda(), waiting: newWaiting(), window: newWindow(), wants: map[string][]byte{},
@@ -86,19 +86,19 @@ func pretendElections(node string, l links, now func() time.Time, find func(fsm.
 func (n *pretendNode) Handle(_ peer.Kind, h func(from string, head, payload []byte)) { n.handler = h }
 func (n *pretendNode) Alive(node string) bool                                        { return !n.unreached[node] }
 func (n *pretendNode) Slack(...string) time.Duration                                 { return 0 }
-func (n *pretendNode) Spec() Spec                                                    { return Spec{Group: 7, Members: n.p.order} }
+func (n *pretendNode) ID() fsm.GroupID                                               { return 7 }
 func (n *pretendNode) Voters() []string                                              { return n.p.order }
 func (n *pretendNode) Leader() string                                                { return n.leader }
 func (n *pretendNode) LogEnd() replica.Position                                      { return n.log }
 func (n *pretendNode) IsClosed() bool                                                { return n.closed }
 func (n *pretendNode) HasNoLeader(string, uint64)                                    {}
-func (n *pretendNode) resignedLately() bool                                          { return n.tired }
+func (n *pretendNode) ResignedLately() bool                                          { return n.tired }
 func (n *pretendNode) VotedFor(uint64) string                                        { return "" }
-func (n *pretendNode) lastLed() uint64                                               { return n.led }
-func (n *pretendNode) want(now time.Time)                                            {}
-func (n *pretendNode) wanted(now time.Time) bool                                     { return false }
-func (n *pretendNode) patience() time.Duration                                       { return n.due }
-func (n *pretendNode) barred() bool                                                  { return n.quarantined }
+func (n *pretendNode) LastLed() uint64                                               { return n.led }
+func (n *pretendNode) Want(now time.Time)                                            {}
+func (n *pretendNode) Wanted(now time.Time) bool                                     { return false }
+func (n *pretendNode) Patience() time.Duration                                       { return n.due }
+func (n *pretendNode) Barred() bool                                                  { return n.quarantined }
 func (n *pretendNode) IsLearner() bool                                               { return n.learner }
 
 func (n *pretendNode) Role() (raft.RaftState, uint64) {
@@ -117,18 +117,18 @@ func (n *pretendNode) StepDown(fsm.GroupID, uint64, string) { n.candidate = fals
 func (n *pretendNode) Resign(_ fsm.GroupID, term uint64, _ string) {
 	if n.leader == n.name && n.term < term && !n.stubborn {
 		n.leader, n.term = "", term
-		n.elections.begin(n)
+		n.elections.Begin(n)
 	}
 }
 
-// transferTo lets the other one campaign.
-func (n *pretendNode) transferTo(node string, _ bool) {
+// TransferTo lets the other one campaign.
+func (n *pretendNode) TransferTo(node string, _ bool) {
 	n.p.stories = append(n.p.stories, fmt.Sprintf("%s %s yields to %s", n.p.now.Sub(time.Unix(1000, 0)), n.name, node))
 	n.p.nodes[node].Campaign(7)
 }
 
-// cedeTo lets the other one campaign too.
-func (n *pretendNode) cedeTo(node string) { n.transferTo(node, true) }
+// CedeTo lets the other one campaign too.
+func (n *pretendNode) CedeTo(node string) { n.TransferTo(node, true) }
 
 func (n *pretendNode) Peers() (all []peer.PeerStatus) {
 	for _, name := range n.p.order {
@@ -153,7 +153,7 @@ func (p *pretend) arrive(from, to *pretendNode, head []byte, due time.Time) {
 		p.sent = append(p.sent, func() { p.arrive(from, to, head, due) })
 		return
 	}
-	to.elections.receive(from.name, head, p.now)
+	to.elections.Receive(from.name, head, p.now)
 }
 
 // Campaign is what raft does when it is told to stand; a candidate does nothing.
@@ -164,13 +164,13 @@ func (n *pretendNode) Campaign(fsm.GroupID) {
 	n.p.stories = append(n.p.stories, fmt.Sprintf("%s %s", n.p.now.Sub(time.Unix(1000, 0)), n.name))
 	n.term++
 	n.candidate = true
-	n.elections.termChanged(7)
+	n.elections.TermChanged(7)
 	term := n.term
 	n.p.sent = append(n.p.sent, func() { // requests for votes
 		for _, o := range n.p.nodes {
 			if o.open && !n.unreached[o.name] && o.term < term {
 				o.term, o.leader, o.candidate = term, "", false
-				o.elections.termChanged(7)
+				o.elections.TermChanged(7)
 			}
 		}
 		n.p.campaign(n)
@@ -200,23 +200,23 @@ func (p *pretend) win(n *pretendNode) {
 func (n *pretendNode) follow(leader string) {
 	n.leader, n.candidate = leader, false
 	if leader == n.name && n.quarantined {
-		n.elections.begin(n)
+		n.elections.Begin(n)
 	} else {
-		n.elections.end(7)
+		n.elections.End(7)
 	}
 }
 
 // start opens the replica on a node.
 func (n *pretendNode) start() {
 	n.open = true
-	n.elections.begin(n)
+	n.elections.Begin(n)
 }
 
 // lost is what a node does when a peer is down.
 func (n *pretendNode) lost(node string) {
 	n.unreached[node] = true
 	if n.leader == node {
-		n.elections.begin(n)
+		n.elections.Begin(n)
 	}
 }
 
@@ -231,7 +231,7 @@ func (p *pretend) run(d time.Duration) {
 			n := p.nodes[name]
 			if !maps.Equal(n.unreached, n.known) {
 				n.known = maps.Clone(n.unreached)
-				n.elections.peersChanged()
+				n.elections.PeersChanged()
 			}
 			n.elections.advance(p.now)
 		}

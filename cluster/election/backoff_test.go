@@ -1,4 +1,4 @@
-package group
+package election
 
 import (
 	"math/rand/v2"

@@ -1,4 +1,4 @@
-package group
+package election
 
 import (
 	"math/rand/v2"
@@ -39,10 +39,10 @@ func TestElectionsThatAreLookedAt(t *testing.T) {
 	c := newCrowd(t, 0, 0)
 	n, all := c.nodes["b"], map[fsm.GroupID]*quiet{}
 	e := n.elections
-	e.find = func(id fsm.GroupID) electable { return all[id] }
+	e.find = func(id fsm.GroupID) Electable { return all[id] }
 	for id := range fsm.GroupID(groups) {
 		all[id] = &quiet{crowdMember: crowdMember{n: n, id: id}}
-		e.begin(all[id])
+		e.Begin(all[id])
 	}
 	looked := func(what string, want ...fsm.GroupID) {
 		t.Helper()
@@ -71,19 +71,19 @@ func TestElectionsThatAreLookedAt(t *testing.T) {
 	none := []fsm.GroupID{}
 	looked("at first")
 	c.now = c.now.Add(10 * time.Millisecond)
-	e.note("c", item{kind: itemPosition, group: 7, term: 1}, c.now)
+	e.note("c", Item{Kind: itemPosition, Group: 7, Term: 1}, c.now)
 	all[7].looked = 0
 	looked("a position", 7)
 	all[8].term = 2
-	e.termChanged(8)
+	e.TermChanged(8)
 	c.now = c.now.Add(termShown)
 	looked("a term", 8)
-	e.want(9, []string{"b"})
+	e.Want(9, []string{"b"})
 	looked("somebody waits", 9)
 	if due := e.agenda.take(c.now); len(due) != len(none) {
 		t.Errorf("%d are due although nothing has happened", len(due))
 	}
-	e.peersChanged()
+	e.PeersChanged()
 	looked("a node has come")
 	c.now = c.now.Add(positionsEvery)
 	looked("a second has passed")

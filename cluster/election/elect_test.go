@@ -1,4 +1,4 @@
-package group
+package election
 
 import (
 	"slices"
@@ -92,7 +92,7 @@ func TestElectDuringCampaign(t *testing.T) {
 		}
 		p.nodes["c"].candidate = true // in term 5
 		for _, n := range p.nodes {
-			n.elections.begin(n)
+			n.elections.Begin(n)
 		}
 		p.run(slotTime / 2)
 		if stood := len(p.stories) > 0; stood != (led == 5) {
@@ -112,7 +112,7 @@ func TestElectBeforeTheTermIsStored(t *testing.T) {
 		n.open, n.term, n.led = true, 4, 4
 	}
 	p.nodes["c"].candidate, p.nodes["c"].term = true, 5
-	p.nodes["a"].elections.begin(p.nodes["a"])
+	p.nodes["a"].elections.Begin(p.nodes["a"])
 	p.run(slotTime / 2)
 	p.mustCampaign()
 }
@@ -208,7 +208,7 @@ func TestElectRestartedLeader(t *testing.T) {
 			n.open, n.leader = true, "a"
 		}
 		p.nodes["a"].open, p.nodes["a"].leader = false, ""
-		p.nodes["b"].elections.begin(p.nodes["b"])
+		p.nodes["b"].elections.Begin(p.nodes["b"])
 		p.run(300 * time.Millisecond) // c has not noticed
 		p.mustCampaign()
 		leader := "b"
@@ -217,7 +217,7 @@ func TestElectRestartedLeader(t *testing.T) {
 			leader = "a"
 		}
 		p.nodes["c"].leader = ""
-		p.nodes["c"].elections.begin(p.nodes["c"])
+		p.nodes["c"].elections.Begin(p.nodes["c"])
 		p.run(3 * time.Second)
 		p.mustCampaign(leader)
 		p.mustLead(leader)
@@ -342,8 +342,8 @@ func TestElectStaleLeader(t *testing.T) {
 		}
 		a := p.nodes["a"]
 		a.leader, a.term, a.stubborn = "a", 2, stubborn
-		p.nodes["b"].elections.begin(p.nodes["b"])
-		p.nodes["c"].elections.begin(p.nodes["c"])
+		p.nodes["b"].elections.Begin(p.nodes["b"])
+		p.nodes["c"].elections.Begin(p.nodes["c"])
 		p.run(100 * time.Millisecond)
 		if (a.leader == "a" && a.term == 2) != stubborn {
 			t.Fatalf("stubborn %v: the leader of term 2 knows %q in term %d", stubborn, a.leader, a.term)
@@ -417,22 +417,22 @@ func TestElectClosed(t *testing.T) {
 
 // Items survive the wire; what is cut short is left alone.
 func TestElectionItems(t *testing.T) {
-	items := []item{
-		{itemAsk, 7, 5, position(3, 4), false, true}, {itemPosition, 7, 6, position(3, 4), true, false},
+	items := []Item{
+		{ItemAsk, 7, 5, position(3, 4), false, true}, {itemPosition, 7, 6, position(3, 4), true, false},
 		{itemLed, 1<<32 - 1, 1<<64 - 2, position(1<<63, 1<<64-1), false, false},
 	}
 	var b []byte
 	for _, it := range items {
-		b = appendItem(b, it)
+		b = AppendItem(b, it)
 	}
 	for i, want := range items {
-		if got := parseItem(b[i*itemSize:]); got != want {
+		if got := ParseItem(b[i*ItemSize:]); got != want {
 			t.Errorf("item %+v comes back as %+v", want, got)
 		}
 	}
 	p := newPretend(t, "a", "b")
 	p.nodes["a"].open = true
-	p.nodes["a"].elections.receive("b", b[:itemSize-1], p.now)
+	p.nodes["a"].elections.Receive("b", b[:ItemSize-1], p.now)
 	if len(p.sent) != 0 {
 		t.Error("half a question is answered")
 	}

@@ -1,4 +1,4 @@
-package group
+package election
 
 import (
 	"log/slog"
@@ -21,13 +21,13 @@ const (
 	askLongest   = 16 * time.Second      // later it takes longer, for there may be thousands
 )
 
-// learners are brought up to date. A learner asks the other members where
+// Learners are brought up to date. A learner asks the other members where
 // the log of the leader ends; that one says so, and appends an entry, so that
 // it sends something also if the queue is idle. Once the learner's log has come
 // as far, it is a voter.
-type learners struct {
+type Learners struct {
 	node   string
-	links  links
+	links  Links
 	kind   peer.Kind                         // of its messages
 	find   func(fsm.GroupID) replica.Learner // nil: there is none
 	spawn  func(f func())
@@ -53,27 +53,28 @@ const (
 	learnerAsWell = 3 // I am a learner, too
 )
 
-func newLearners(c *Config, spawn func(f func()), find func(fsm.GroupID) replica.Learner) *learners {
-	return &learners{
-		node: c.Node, links: c.Mesh, kind: c.KindLearner, slog: c.Logger, spawn: spawn,
+// NewLearners returns the learners of a node, of which it has none.
+func NewLearners(c Config, find func(fsm.GroupID) replica.Learner) *Learners {
+	return &Learners{
+		node: c.Node, links: c.Links, kind: c.Kind, slog: c.Logger, spawn: c.Spawn,
 		find: find, worker: worker.New(worker.Options{}), list: map[fsm.GroupID]*learner{},
 	}
 }
 
-// listen registers for messages.
-func (s *learners) listen() { s.links.Handle(s.kind, s.receive) }
+// Listen registers for messages.
+func (s *Learners) Listen() { s.links.Handle(s.kind, s.receive) }
 
-// begin notes that a replica has opened as a learner.
-func (s *learners) begin(id fsm.GroupID, g replica.Learner) {
+// Begin notes that a replica has opened as a learner.
+func (s *Learners) Begin(id fsm.GroupID, g replica.Learner) {
 	s.mu.Lock()
 	s.list[id] = &learner{group: g}
 	s.mu.Unlock()
 	s.worker.Wake()
 }
 
-// hasten repeats the questions at once: somebody may answer who could not
+// Hasten repeats the questions at once: somebody may answer who could not
 // before.
-func (s *learners) hasten(ids ...fsm.GroupID) {
+func (s *Learners) Hasten(ids ...fsm.GroupID) {
 	s.mu.Lock()
 	for id, l := range s.list {
 		if len(ids) == 0 || slices.Contains(ids, id) {
@@ -84,7 +85,8 @@ func (s *learners) hasten(ids ...fsm.GroupID) {
 	s.worker.Wake()
 }
 
-func (s *learners) run(stop <-chan struct{}) {
+// Run advances learners until stop is closed.
+func (s *Learners) Run(stop <-chan struct{}) {
 	s.worker.Run(stop, func(now time.Time) time.Duration {
 		if s.check(now) {
 			return learnerEvery
@@ -94,7 +96,7 @@ func (s *learners) run(stop <-chan struct{}) {
 }
 
 // check advances every learner and reports whether there are any.
-func (s *learners) check(now time.Time) bool {
+func (s *Learners) check(now time.Time) bool {
 	ask := map[string][]byte{}
 	var learnt []*learner
 	s.mu.Lock()
@@ -127,7 +129,7 @@ func (s *learners) check(now time.Time) bool {
 
 // ask asks those members that this node reaches. What they have said by now
 // shows whether any leader can come. The caller holds mu.
-func (s *learners) ask(id fsm.GroupID, l *learner, now time.Time, reached map[string]bool, to map[string][]byte) {
+func (s *Learners) ask(id fsm.GroupID, l *learner, now time.Time, reached map[string]bool, to map[string][]byte) {
 	if !l.queried.IsZero() || len(l.group.Founders()) == 1 {
 		s.evaluate(id, l)
 	}
@@ -135,13 +137,13 @@ func (s *learners) ask(id fsm.GroupID, l *learner, now time.Time, reached map[st
 	_, term := l.group.Role()
 	for _, node := range l.group.Founders() {
 		if node != s.node && reached[node] {
-			to[node] = appendItem(to[node], item{kind: learnerAsk, group: id, term: term})
+			to[node] = AppendItem(to[node], Item{Kind: learnerAsk, Group: id, Term: term})
 		}
 	}
 }
 
 // evaluate says so when the members that can prove something have no majority.
-func (s *learners) evaluate(id fsm.GroupID, l *learner) {
+func (s *Learners) evaluate(id fsm.GroupID, l *learner) {
 	all, unproven := len(l.group.Founders()), 1+len(l.others)
 	stuck := 2*(all-unproven) <= all
 	if !l.group.Trusted().SetStuck(stuck) || !stuck {
@@ -158,25 +160,25 @@ func (l *learner) reached() bool {
 }
 
 // receive takes questions and answers.
-func (s *learners) receive(from string, items []byte, _ []byte) {
+func (s *Learners) receive(from string, items []byte, _ []byte) {
 	var answer []byte
 	var led []replica.Learner
-	for ; len(items) >= itemSize; items = items[itemSize:] {
-		it := parseItem(items)
-		m := s.find(it.group)
+	for ; len(items) >= ItemSize; items = items[ItemSize:] {
+		it := ParseItem(items)
+		m := s.find(it.Group)
 		if m == nil || !it.sound() {
 			continue
 		}
-		if it.kind != learnerAsk {
+		if it.Kind != learnerAsk {
 			s.note(from, it)
 			continue
 		}
 		role, term := m.Role()
 		switch {
 		case m.Trusted().IsLearner():
-			answer = appendItem(answer, item{kind: learnerAsWell, group: it.group, term: term})
-		case role == raft.Leader && term >= it.term:
-			answer = appendItem(answer, item{kind: learnerGoal, group: it.group, term: term, position: m.LogEnd()})
+			answer = AppendItem(answer, Item{Kind: learnerAsWell, Group: it.Group, Term: term})
+		case role == raft.Leader && term >= it.Term:
+			answer = AppendItem(answer, Item{Kind: learnerGoal, Group: it.Group, Term: term, Position: m.LogEnd()})
 			led = append(led, m)
 		}
 	}
@@ -195,25 +197,25 @@ func (s *learners) receive(from string, items []byte, _ []byte) {
 // note takes an answer. A leader counts only if raft takes entries from it
 // here, and says where its log ends once there is an entry of its own in it: a
 // log that ends with an earlier leader's says nothing about what that one had.
-func (s *learners) note(from string, it item) {
+func (s *Learners) note(from string, it Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.list[it.group]
+	l := s.list[it.Group]
 	if l == nil {
 		return
 	}
 	_, term := l.group.Role()
 	switch {
-	case it.kind == learnerAsWell:
+	case it.Kind == learnerAsWell:
 		l.others[from] = true
-	case it.kind == learnerGoal && it.term >= term && it.position.Term == it.term && l.goal == (replica.Position{}):
-		l.goal = it.position
+	case it.Kind == learnerGoal && it.Term >= term && it.Position.Term == it.Term && l.goal == (replica.Position{}):
+		l.goal = it.Position
 		l.group.Trusted().SetStuck(false)
 		s.worker.Wake()
 	}
 }
 
-func (s *learners) send(node string, items []byte) {
+func (s *Learners) send(node string, items []byte) {
 	if err := s.links.Send(node, s.kind, items); err != nil {
 		s.slog.Debug("learners could not be reported", "node", node, "error", err)
 	}

@@ -1,4 +1,4 @@
-package group
+package election
 
 import (
 	"slices"
@@ -39,7 +39,7 @@ const piecesOfElection = 4
 type crowdNode struct {
 	c          *crowd
 	name       string
-	elections  *elections
+	elections  *Elections
 	handler    func(from string, head, payload []byte)
 	groups     map[fsm.GroupID]*crowdMember
 	cut        map[string]bool // nodes it does not reach
@@ -68,8 +68,8 @@ func newCrowd(t *testing.T, groups, rate int) *crowd {
 	c := &crowd{t: t, now: time.Unix(1000, 0), nodes: map[string]*crowdNode{}, rate: rate}
 	for _, name := range []string{"a", "b", "c"} {
 		n := &crowdNode{c: c, name: name, groups: map[fsm.GroupID]*crowdMember{}, cut: map[string]bool{}}
-		n.elections = pretendElections(name, n, func() time.Time { return c.now }, func(id fsm.GroupID) electable { return n.groups[id] })
-		n.elections.listen()
+		n.elections = pretendElections(name, n, func() time.Time { return c.now }, func(id fsm.GroupID) Electable { return n.groups[id] })
+		n.elections.Listen()
 		for id := range groups {
 			n.groups[fsm.GroupID(id)] = &crowdMember{n: n, id: fsm.GroupID(id), leader: "a", term: 1, led: 1, log: position(1, 1), due: replica.Never}
 		}
@@ -95,7 +95,7 @@ func (n *crowdNode) Send(to string, _ peer.Kind, head []byte, _ ...[]byte) error
 		return peer.ErrDown
 	}
 	head = slices.Clone(head)
-	take := func() { n.c.nodes[to].elections.receive(n.name, head, n.c.now) }
+	take := func() { n.c.nodes[to].elections.Receive(n.name, head, n.c.now) }
 	if n.far > 0 {
 		n.c.late = append(n.c.late, answer{n.c.now.Add(n.far), take})
 	} else {
@@ -124,7 +124,7 @@ func (n *crowdNode) Campaign(id fsm.GroupID) {
 		}
 		m.setCandidate(true)
 		m.term, m.leader, m.voted = m.term+1, "", n.name
-		n.elections.termChanged(id)
+		n.elections.TermChanged(id)
 		for name, o := range n.c.nodes {
 			if name != n.name && !n.cut[name] {
 				term := m.term
@@ -149,7 +149,7 @@ func (m *crowdMember) vote(of *crowdMember, term uint64) {
 	}
 	m.term, m.leader, m.voted = term, "", of.n.name
 	m.setCandidate(false)
-	m.n.elections.termChanged(m.id)
+	m.n.elections.TermChanged(m.id)
 	m.n.c.late = append(m.n.c.late, answer{m.n.c.now.Add(of.n.late), func() {
 		if !of.candidate || of.term != term {
 			return
@@ -167,30 +167,30 @@ func (m *crowdMember) follow(leader string) {
 	m.leader, m.led = leader, m.term
 	m.log = position(m.term, m.log.Index+1) // the leader's first entry
 	m.setCandidate(false)
-	m.n.elections.end(m.id)
+	m.n.elections.End(m.id)
 }
 
-func (m *crowdMember) Spec() Spec                 { return Spec{Group: m.id, Members: m.Voters()} }
+func (m *crowdMember) ID() fsm.GroupID            { return m.id }
 func (m *crowdMember) Leader() string             { return m.leader }
 func (m *crowdMember) LogEnd() replica.Position   { return m.log }
 func (m *crowdMember) IsClosed() bool             { return false }
 func (m *crowdMember) HasNoLeader(string, uint64) {}
-func (m *crowdMember) resignedLately() bool       { return false }
-func (m *crowdMember) barred() bool               { return false }
+func (m *crowdMember) ResignedLately() bool       { return false }
+func (m *crowdMember) Barred() bool               { return false }
 func (m *crowdMember) IsLearner() bool            { return false }
-func (m *crowdMember) transferTo(string, bool)    {}
+func (m *crowdMember) TransferTo(string, bool)    {}
 func (m *crowdMember) VotedFor(term uint64) string {
 	if m.term != term {
 		return ""
 	}
 	return m.voted
 }
-func (m *crowdMember) cedeTo(string) {}
+func (m *crowdMember) CedeTo(string) {}
 
-func (m *crowdMember) lastLed() uint64           { return m.led }
-func (m *crowdMember) want(now time.Time)        { m.wantedAt = now }
-func (m *crowdMember) wanted(now time.Time) bool { return now.Sub(m.wantedAt) < wantValid }
-func (m *crowdMember) patience() time.Duration   { return m.due }
+func (m *crowdMember) LastLed() uint64           { return m.led }
+func (m *crowdMember) Want(now time.Time)        { m.wantedAt = now }
+func (m *crowdMember) Wanted(now time.Time) bool { return now.Sub(m.wantedAt) < WantValid }
+func (m *crowdMember) Patience() time.Duration   { return m.due }
 
 // Voters prefers b and c in turn.
 func (m *crowdMember) Voters() []string {
@@ -215,10 +215,10 @@ func (c *crowd) lose() {
 	for _, name := range []string{"b", "c"} {
 		n := c.nodes[name]
 		n.cut["a"], c.nodes["a"].cut[name] = true, true
-		n.elections.peersChanged()
+		n.elections.PeersChanged()
 		for _, m := range n.groups {
 			if m.leader == "a" {
-				n.elections.begin(m)
+				n.elections.Begin(m)
 			}
 		}
 	}
@@ -236,7 +236,7 @@ func (c *crowd) need() {
 func (c *crowd) heal() {
 	for _, n := range c.nodes {
 		clear(n.cut)
-		n.elections.peersChanged()
+		n.elections.PeersChanged()
 	}
 }
 
@@ -385,16 +385,16 @@ func TestElectBesideAnother(t *testing.T) {
 	for name, story := range map[string]func(c *crowd, first, second *crowdNode){
 		"it has waited": func(c *crowd, first, second *crowdNode) {
 			second.elections.window.under = second.elections.window.size
-			second.elections.begin(second.groups[0])
+			second.elections.Begin(second.groups[0])
 			c.pass(slotTime + slotTime/10)
-			first.elections.begin(first.groups[0])
+			first.elections.Begin(first.groups[0])
 			c.pass(slotTime / 10)
 			second.elections.window.under = 0
 		},
 		"it comes late": func(c *crowd, first, second *crowdNode) {
-			second.elections.begin(second.groups[0])
+			second.elections.Begin(second.groups[0])
 			c.pass(slotTime + slotTime/10)
-			first.elections.begin(first.groups[0])
+			first.elections.Begin(first.groups[0])
 		},
 	} {
 		c := newCrowd(t, 1, 200)
@@ -426,7 +426,7 @@ func TestElectAnnounced(t *testing.T) {
 			clear(c.nodes["a"].cut)
 			delete(second.cut, "a")
 			second.cut["b"], c.nodes["a"].cut["b"] = true, true
-			second.elections.peersChanged()
+			second.elections.PeersChanged()
 			limit = 2 * slotTime
 		}
 		c.run(limit, func() bool { return second.groups[0].leader == "c" })
@@ -434,12 +434,12 @@ func TestElectAnnounced(t *testing.T) {
 	p := newPretend(t, "a", "b")
 	a := p.nodes["a"]
 	a.open, a.leader = true, "a"
-	it := item{kind: itemStands, group: 7, term: a.term + 1, position: a.log}
-	if a.elections.receive("b", appendItem(nil, it), p.now); a.leader != "a" {
+	it := Item{Kind: itemStands, Group: 7, Term: a.term + 1, Position: a.log}
+	if a.elections.Receive("b", AppendItem(nil, it), p.now); a.leader != "a" {
 		t.Error("a leader steps down before raft at another member is in the later term")
 	}
-	it.kind = itemPosition
-	if a.elections.receive("b", appendItem(nil, it), p.now); a.leader == "a" {
+	it.Kind = itemPosition
+	if a.elections.Receive("b", AppendItem(nil, it), p.now); a.leader == "a" {
 		t.Error("a leader does not step down when it is")
 	}
 }
@@ -487,9 +487,9 @@ func TestElectLostOfTheDead(t *testing.T) {
 	clear(a.cut)
 	a.cut["c"], b.cut["c"] = true, true
 	delete(b.cut, "a")
-	a.elections.begin(a.groups[1])
+	a.elections.Begin(a.groups[1])
 	for _, n := range []*crowdNode{a, b} {
-		n.elections.peersChanged()
+		n.elections.PeersChanged()
 	}
 	c.run(2*slotTime, func() bool { return a.groups[1].leader != "" && a.groups[1].leader == b.groups[1].leader })
 }
@@ -501,7 +501,7 @@ func TestElectVotesOfTheDead(t *testing.T) {
 	a.late = time.Hour
 	for _, n := range []*crowdNode{a, b, d} {
 		n.groups[0].leader, n.groups[0].due = "", 0
-		n.elections.begin(n.groups[0])
+		n.elections.Begin(n.groups[0])
 	}
 	voted := func() bool { return b.groups[0].voted == "a" && d.groups[0].voted == "a" }
 	c.run(slotTime/2, voted)
@@ -513,7 +513,7 @@ func TestElectVotesOfTheDead(t *testing.T) {
 // which nobody waits; those in which somebody does have another leader at once.
 func TestElectPatience(t *testing.T) {
 	const groups, urgent = 60, 7
-	for _, away := range []time.Duration{time.Second, deathPatience - 100*time.Millisecond} {
+	for _, away := range []time.Duration{time.Second, DeathPatience - 100*time.Millisecond} {
 		c := newCrowd(t, groups, 100)
 		for id := range urgent {
 			c.nodes["b"].groups[fsm.GroupID(id)].due = 0 // the other one learns of it by being asked
@@ -543,12 +543,12 @@ func TestElectAfterPatience(t *testing.T) {
 	c := newCrowd(t, groups, 100)
 	for range 3 {
 		c.lose()
-		c.pass(deathPatience - 100*time.Millisecond)
+		c.pass(DeathPatience - 100*time.Millisecond)
 		c.heal()
 		c.pass(10 * time.Millisecond)
 	}
 	c.lose()
-	c.pass(deathPatience - 100*time.Millisecond)
+	c.pass(DeathPatience - 100*time.Millisecond)
 	if terms := c.terms(); terms[0] != groups {
 		t.Errorf("too early: groups by growth of their term: %v", terms)
 	}
@@ -567,7 +567,7 @@ func TestElectWanted(t *testing.T) {
 	if n := c.allLed(); n != 0 {
 		t.Fatalf("%d groups have another leader although nobody waits", n)
 	}
-	c.nodes["c"].elections.want(2, []string{"a", "b", "c"})
+	c.nodes["c"].elections.Want(2, []string{"a", "b", "c"})
 	c.pass(100 * time.Millisecond)
 	if n := c.allLed(); n != 1 || !c.led(2) {
 		t.Errorf("%d groups have another leader; the one that is waited for: %v", n, c.led(2))
@@ -586,9 +586,9 @@ func TestElectWanted(t *testing.T) {
 func TestElectWantedEarly(t *testing.T) {
 	c := newCrowd(t, 2, 100)
 	for _, name := range []string{"b", "c"} {
-		c.nodes[name].elections.want(0, []string{"b", "c"})
+		c.nodes[name].elections.Want(0, []string{"b", "c"})
 	}
-	c.pass(wantValid / 2)
+	c.pass(WantValid / 2)
 	c.lose()
 	c.pass(200 * time.Millisecond)
 	if n := c.allLed(); n != 1 || !c.led(0) {

@@ -1,4 +1,4 @@
-package group
+package election
 
 import (
 	"slices"
@@ -51,21 +51,21 @@ func TestElectDisowned(t *testing.T) {
 		"it has stepped down, and must not lead": func(n *pretendNode) {
 			n.leader, n.quarantined = "", true
 			n.term++
-			n.elections.begin(n)
+			n.elections.Begin(n)
 		},
 		"it has stepped down without a later term": func(n *pretendNode) {
 			n.leader, n.learner = "", true
-			n.elections.begin(n)
+			n.elections.Begin(n)
 		},
 		"its replica is closed": func(n *pretendNode) {
-			n.elections.leave(n)
+			n.elections.Leave(n)
 			n.open = false
 		},
 		"its replica is closed before its first entry": func(n *pretendNode) {
 			for _, other := range n.p.nodes {
 				other.term++
 			}
-			n.elections.leave(n)
+			n.elections.Leave(n)
 			n.open = false
 		},
 	} {
@@ -91,7 +91,7 @@ func TestElectBarredLeaderIsFollowed(t *testing.T) {
 		n.open, n.leader = true, "a"
 	}
 	p.nodes["a"].quarantined = true
-	p.nodes["a"].elections.begin(p.nodes["a"])
+	p.nodes["a"].elections.Begin(p.nodes["a"])
 	p.run(20 * time.Millisecond)
 	for _, name := range []string{"b", "c"} {
 		if len(p.nodes[name].elections.running) > 0 && len(p.stories) == 0 {
