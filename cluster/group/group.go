@@ -93,7 +93,7 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	shell := &Group{spec: spec, host: h}
+	shell := &Group{spec: h.sleepers.shared.spec(spec), host: h}
 	g := newInstance(h, shell, store, h.newMachine(spec), groupLogger(h.config.Logger, &shell.spec))
 	g.applier.log = store
 	g.order = replicated{g}
@@ -146,7 +146,7 @@ func (h *Host) storeOf(spec *Spec) (*raftlog.Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	owner := fmt.Sprintf("%q in vhost %q, number %d", spec.Name, spec.VHost, spec.Queue)
+	owner := ownerOf(spec)
 	switch {
 	case left == 0:
 	case was == owner:

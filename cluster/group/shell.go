@@ -89,10 +89,13 @@ func (g *Group) Term() uint64 {
 // Leader returns the name of the leading node, as far as this replica knows.
 func (g *Group) Leader() string {
 	i, r := g.read()
-	if r != nil {
-		return r.leader
+	switch {
+	case r == nil:
+		return i.order.leader()
+	case g.host.sleepers.restarted(r):
+		return ""
 	}
-	return i.order.leader()
+	return r.leader
 }
 
 // Progress reports the log position of the replica.
@@ -208,8 +211,9 @@ func (g *Group) View(f func(m *queue.Machine)) {
 		if r := g.asleep.Load(); r != nil && r.view(g.host, &g.spec, f) {
 			return
 		}
-		g.changing.Lock() // until it is awake
-		g.changing.Unlock()
+		if g.wake() == nil {
+			return
+		}
 	}
 }
 
