@@ -81,7 +81,7 @@ type instance struct {
 	began      int64         // when it was opened or woken, in ns
 	resumes    *record       // what it wakes from; nil: it is opened
 	resumed    atomic.Uint64 // the term that its leader has slept in, until it serves again
-	users      atomic.Int64  // calls that keep it awake
+	users      users         // calls that keep it awake
 	watched    atomic.Bool   // see watch
 	ledIn      atomic.Uint64 // term of the last leader that was seen; 0: none was
 	wish       wish          // for a leader

@@ -236,8 +236,8 @@ func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string
 // with does something with the instance, which does not fall asleep meanwhile. It returns ended if the group has ended.
 func (g *Group) with(ended error, f func(i *instance) error) error {
 	for g.wake() != nil {
-		if i := g.awake(); i != nil && i.use() {
-			defer i.users.Add(-1)
+		if i := g.awake(); i != nil && i.users.begin() {
+			defer i.users.end()
 			return f(i)
 		}
 		g.changing.Lock() // until it is decided whether it falls asleep
@@ -269,8 +269,8 @@ func (g *Group) Recall(s fsm.SessionID, from uint64) {
 
 // soon does something with the instance, now or when the group is awake.
 func (g *Group) soon(f func(i *instance)) {
-	if i := g.awake(); i != nil && i.use() {
-		defer i.users.Add(-1)
+	if i := g.awake(); i != nil && i.users.begin() {
+		defer i.users.end()
 		f(i)
 		return
 	}

@@ -228,13 +228,13 @@ func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
 	if led != 0 && (l.serving() != led || !i.proposer.doze()) {
 		return 0, false
 	}
-	if i.users.CompareAndSwap(0, noUsers) {
+	if i.users.close() {
 		performs, _ := i.outgoing.progress()
 		term, leads := i.LeadsIn()
 		if !performs && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
 			return led, true
 		}
-		i.users.Add(-noUsers)
+		i.users.reopen()
 	}
 	if led != 0 {
 		i.rouse(led)
@@ -242,17 +242,28 @@ func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
 	return 0, false
 }
 
-// noUsers is added to the users of an instance that may fall asleep: none comes any more.
-const noUsers = math.MinInt64 / 2
+// users counts those who use an instance. It does not fall asleep while there are some, and none comes once it does.
+type users struct{ n atomic.Int64 }
 
-// use keeps the instance awake until users is decremented, unless it is about to fall asleep, or sleeps.
-func (i *instance) use() bool {
-	if i.users.Add(1) > 0 {
+// closedUsers is added to the count of an instance that falls asleep.
+const closedUsers = math.MinInt64 / 2
+
+// begin adds one who calls end later, unless the instance falls asleep.
+func (u *users) begin() bool {
+	if u.n.Add(1) > 0 {
 		return true
 	}
-	i.users.Add(-1)
+	u.end()
 	return false
 }
+
+func (u *users) end() { u.n.Add(-1) }
+
+// close lets none come any more if there are none.
+func (u *users) close() bool { return u.n.CompareAndSwap(0, closedUsers) }
+
+// reopen undoes close.
+func (u *users) reopen() { u.n.Add(-closedUsers) }
 
 // rouse has a leader go on that was about to sleep.
 func (i *instance) rouse(led uint64) {

@@ -46,7 +46,7 @@ type sleepers struct {
 	keep  int           // so many stay awake
 
 	sweeping, bearing atomic.Bool
-	pace              longLock // held by who is about to wake a group that nobody waits for
+	rousing           longLock // held by who is about to wake a group that nobody waits for
 
 	processes sync.Map // by node: the newest process that has been up
 	patience  time.Duration
@@ -365,8 +365,8 @@ func (s *sleepers) wakeAll(all []*Group, reason func() bool) {
 
 // turn waits until one more may be woken, and reports whether there still is a reason.
 func (s *sleepers) turn(reason func() bool) bool {
-	s.pace.Lock()
-	defer s.pace.Unlock()
+	s.rousing.Lock()
+	defer s.rousing.Unlock()
 	return reason() && s.host.pause(time.Second/wakesPerSecond)
 }
 
