@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -20,7 +21,7 @@ func (c *nodes) mustBeUnborn(queue string) {
 		if g := n.host.Group(q.Group); g == nil || !g.Asleep() {
 			c.t.Errorf("%s is not asleep at %s", queue, name)
 		}
-		if n.stores.queues.Has(q.Group) {
+		if raftlog.Has(n.stores.queues, q.Group) {
 			c.t.Errorf("%s has something of %s on disk", name, queue)
 		}
 	}

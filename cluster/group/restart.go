@@ -19,12 +19,12 @@ func (s *sleepers) resumeLeading() {
 		return r == nil || s.voter.hasMajority(r)
 	}
 	for len(own) > 0 && !slices.ContainsFunc(own, electable) { // else all would be woken in vain
-		if !h.pause(takeoverWait) {
+		if !h.sleepers.pause(takeoverWait) {
 			return
 		}
 	}
 	s.down(self, func() bool { return true })
-	if !h.pause(orphanAfter) {
+	if !h.sleepers.pause(orphanAfter) {
 		return
 	}
 	var away []string

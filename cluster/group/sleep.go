@@ -284,7 +284,7 @@ func (i *instance) rest(led uint64) (r *record) {
 	r.members = i.Configuration()
 	if r.leads {
 		r.leader = i.Node()
-		r.setLacking(i.host.unreachable(r.members))
+		r.setLacking(unreachable(i.host, r.members))
 	}
 	i.close() // R2: what raft has taken until it has ended is in the log
 	i.host.elections.End(i.spec.Group)
@@ -333,7 +333,7 @@ func (r *record) unload(h *Host, id fsm.GroupID) {
 }
 
 // unreachable returns those members whose nodes are down.
-func (h *Host) unreachable(members []replica.Member) (nodes []string) {
+func unreachable(h *Host, members []replica.Member) (nodes []string) {
 	for _, m := range members {
 		if m.Node != h.config.Node && !h.config.Mesh.Alive(m.Node) {
 			nodes = append(nodes, m.Node)
@@ -406,7 +406,7 @@ func (g *Group) settle(i *instance, r *record) {
 	}
 	g.mu.Unlock()
 	if !i.proposer.busy() {
-		i.BeginWithout()
+		i.Begin(nil)
 	}
 	switch {
 	case begins:

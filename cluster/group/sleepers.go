@@ -284,7 +284,7 @@ func (s *sleepers) down(node string, gone func() bool) {
 		began := time.Now()
 		s.succeed(due, node, gone)
 		for time.Since(began) < election.DeathPatience {
-			if !gone() || !h.pause(longestSleepWait/sleepChecks) {
+			if !gone() || !s.pause(longestSleepWait/sleepChecks) {
 				return
 			}
 		}
@@ -343,7 +343,7 @@ func (s *sleepers) up(node string) {
 				tell = s.appendLed(tell, g)
 			}
 			h.elections.Send(node, tell)
-			if h.pause(levelWait) {
+			if s.pause(levelWait) {
 				s.wakeAll(slices.DeleteFunc(unserved, func(g *Group) bool { return !s.mayLack(g, node) }), still)
 			}
 		})
@@ -367,17 +367,17 @@ func (s *sleepers) wakeAll(all []*Group, reason func() bool) {
 func (s *sleepers) turn(reason func() bool) bool {
 	s.rousing.Lock()
 	defer s.rousing.Unlock()
-	return reason() && s.host.pause(time.Second/wakesPerSecond)
+	return reason() && s.pause(time.Second/wakesPerSecond)
 }
 
 // pause waits, and reports whether the host goes on.
-func (h *Host) pause(d time.Duration) bool {
+func (s *sleepers) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-h.tasks.Life().Done():
+	case <-s.host.tasks.Life().Done():
 		return false
 	}
 }

@@ -88,12 +88,12 @@ func (v *voter) takeOver(orphans []*Group, dead string, gone func() bool) {
 				return
 			}
 			v.stand(some, of)
-			if !h.pause(time.Duration(len(some)) * time.Second / takeoversPerSecond) {
+			if !h.sleepers.pause(time.Duration(len(some)) * time.Second / takeoversPerSecond) {
 				return
 			}
 		}
 		items = v.undecided(items)
-		if !h.pause(takeoverWait) {
+		if !h.sleepers.pause(takeoverWait) {
 			return
 		}
 		switch now := count(); {
@@ -319,7 +319,7 @@ func (g *Group) won(term uint64) bool {
 		g.call() // nobody has seen to it since
 	}
 	if w.at.Index > foundedAt.Index { // which every member has
-		w.setLacking(append(h.unreachable(w.members), w.lacking()...))
+		w.setLacking(append(unreachable(h, w.members), w.lacking()...))
 	}
 	w.stamper.Begin(h.config.Clock, w.stats.Clock)
 	g.put(w)

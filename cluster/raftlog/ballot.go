@@ -28,7 +28,7 @@ type Ballot struct {
 // read only if they never were since Open.
 func (s *Store) Vote(candidate string, ballots []Ballot) (votes []bool) {
 	for _, b := range ballots {
-		if s.readOnce(b.Group); b.Founding != nil {
+		if readOnce(s, b.Group); b.Founding != nil {
 			s.Unload(b.Group)
 		}
 	}
@@ -55,7 +55,7 @@ func (s *Store) Vote(candidate string, ballots []Ballot) (votes []bool) {
 }
 
 // readOnce reads a group of which it is not known what it has on disk.
-func (s *Store) readOnce(id fsm.GroupID) {
+func readOnce(s *Store, id fsm.GroupID) {
 	if s.ledger.place(id).isRead() {
 		return
 	}
@@ -95,7 +95,7 @@ func (s *Store) vote(b *pebble.Batch, candidate string, of Ballot) bool {
 		if r.candidate != "" {
 			own[VotedForKey] = []byte(r.candidate)
 		}
-		s.put(b, of.Group, f.log(), f.values(own))
+		putFounding(s, b, of.Group, f.log(), f.values(own))
 		p.found(f.first(), false)
 		r, end, _ = p.getWithEnd()
 	}

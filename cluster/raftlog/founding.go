@@ -40,8 +40,8 @@ func (f *Founding) values(own map[string][]byte) map[string][]byte {
 	return all
 }
 
-// put adds the records of a founding to a batch.
-func (s *Store) put(b *pebble.Batch, id fsm.GroupID, l *raft.Log, values map[string][]byte) {
+// putFounding adds the records of a founding to a batch.
+func putFounding(s *Store, b *pebble.Batch, id fsm.GroupID, l *raft.Log, values map[string][]byte) {
 	for name, value := range values {
 		s.setSealed(b, append(prefixOf(kindStable, id), name...), value)
 	}
@@ -91,13 +91,13 @@ func (n *founder) Found(f Founding) bool {
 // IsUnborn reports whether nothing of the group is stored but what it was founded with, or not even that.
 func (n *founder) IsUnborn() bool { return n.founding.Load() != nil }
 
-// Begin writes what the group was founded with, durably.
-func (n *founder) Begin() {
-	if n.IsUnborn() {
-		n.begin()
-		b := n.g.s.db.NewBatch()
-		n.g.s.must(b.LogData(nil, nil))
-		n.g.s.commit(b, pebble.Sync)
+// Begin writes what a group was founded with, durably.
+func Begin(g *Group) {
+	if g.IsUnborn() {
+		g.begin()
+		b := g.s.db.NewBatch()
+		g.s.must(b.LogData(nil, nil))
+		g.s.commit(b, pebble.Sync)
 	}
 }
 
@@ -118,7 +118,7 @@ func (n *founder) begin() {
 	g.place.found(f.first, true)
 	g.s.ledger.sync()
 	b := g.s.db.NewBatch()
-	g.s.put(b, g.id, f.log, f.values)
+	putFounding(g.s, b, g.id, f.log, f.values)
 	g.s.commit(b, pebble.NoSync)
 	n.founding.Store(nil)
 }
@@ -138,7 +138,7 @@ func (p *place) found(first string, claims bool) {
 }
 
 // Has reports whether there may be anything of a group.
-func (s *Store) Has(id fsm.GroupID) bool {
+func Has(s *Store, id fsm.GroupID) bool {
 	s.mu.Lock()
 	loaded := s.groups[id] != nil
 	s.mu.Unlock()

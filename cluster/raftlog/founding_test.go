@@ -140,7 +140,7 @@ func TestUnbornVotes(t *testing.T) {
 		mustBeFounded(t, g, f)
 		mustHaveVoted(t, g, term, "b")
 	}
-	if s.Has(5) || s.Has(9) || !s.Has(1) {
+	if Has(s, 5) || Has(s, 9) || !Has(s, 1) {
 		t.Error("it has other groups")
 	}
 }

@@ -335,7 +335,7 @@ func groupsWith(s *Store, some ...kind) ([]fsm.GroupID, error) {
 // group's raft must have been shut down; a Group that was returned before refuses to store
 // anything afterwards.
 func (s *Store) DropGroup(id fsm.GroupID) error {
-	if !s.Has(id) {
+	if !Has(s, id) {
 		s.ledger.forget(id)
 		return nil
 	}

@@ -986,16 +986,3 @@ func idsOf(queues []*catalog.Queue) []fsm.QueueID {
 	}
 	return ids
 }
-
-// needs caches what a queue must be told about messages. The session's lock guards it.
-type needs struct {
-	in *catalog.View // where they are from; nil: not asked yet
-	as catalog.Needs
-}
-
-// ask updates it to a view.
-func (n *needs) ask(v *catalog.View, q *catalog.Queue) {
-	if n.in != v {
-		n.in, n.as = v, v.Needs(q)
-	}
-}

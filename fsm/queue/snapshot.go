@@ -241,7 +241,7 @@ func (m *Machine) Restore(r io.Reader) error {
 	n := New(m.name, m.id)
 	n.newest, n.bounds = m.newest, m.bounds
 	n.ends.keep(m.ends.kept())
-	if err := n.read(r); err != nil {
+	if err := read(n, r); err != nil {
 		return err
 	}
 	*m = *n
@@ -252,14 +252,14 @@ func (m *Machine) Restore(r io.Reader) error {
 func Restored(name string, id fsm.QueueID, newest uint32, r io.Reader) (*Machine, error) {
 	m := New(name, id)
 	m.Supports(newest)
-	if err := m.read(r); err != nil {
+	if err := read(m, r); err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
 // read restores a new machine.
-func (m *Machine) read(r io.Reader) error {
+func read(m *Machine, r io.Reader) error {
 	size := encoderBuffer
 	if l, ok := r.(interface{ Len() int }); ok {
 		size = min(l.Len(), size)

@@ -156,13 +156,15 @@ func celeryLater(t *testing.T, ctx context.Context, nodes func() *cluster.Cluste
 		}
 		return strings.Split(string(all), "\n")
 	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
 	for len(lines()) < 3000 && ctx.Err() == nil {
-		time.Sleep(10 * time.Millisecond)
+		<-tick.C
 	}
 	stop()
 	defer w.start(2, append(args, "three@h")...)()
 	for len(lines()) <= 9000 && ctx.Err() == nil {
-		time.Sleep(10 * time.Millisecond)
+		<-tick.C
 	}
 	seen := map[int]bool{}
 	for _, line := range lines()[:9000] {
