@@ -33,6 +33,7 @@ func (n *Node) catalogChanged(c replicated.Change) {
 	for _, id := range c.Added {
 		if q, ok := view.QueueByID(id); ok {
 			n.queueAdded(q)
+			n.queueLed(q)
 		}
 	}
 	for _, id := range c.Removed {
@@ -81,6 +82,18 @@ func (n *Node) queueAdded(q *catalog.Queue) {
 	n.placement.Local.Added(q)
 	n.queues.Routes.QueueAdded(q)
 	n.sessions.QueueAdded(q)
+}
+
+// queueLed passes on who leads a new queue from its declaration on. Nobody says so.
+func (n *Node) queueLed(q *catalog.Queue) {
+	leader := n.placement.Local.Leads(q)
+	if leader == "" {
+		return
+	}
+	n.queues.Routes.Lead(q.ID, leader, group.FirstTerm)
+	if g := n.host.Group(q.Group); g != nil && g.Leading() != 0 {
+		n.placement.Reconciler.CheckGroup(g)
+	}
 }
 
 // outside is what groups see of the node; the reconciler checks the groups that the node leads.

@@ -179,7 +179,7 @@ func (n *Node) openGroups(incarnation [16]byte) {
 func (n *Node) openPlacement(incarnation [16]byte) {
 	c := n.config
 	n.placement = placement.New(placement.Config{
-		Node: c.Name, Host: n.host, Catalog: n.catalog, Mesh: n.mesh, Replicas: n.replicas, Placer: n.queues.Placer,
+		Node: c.Name, Incarnation: incarnation, Host: n.host, Catalog: n.catalog, Mesh: n.mesh, Replicas: n.replicas, Placer: n.queues.Placer,
 		Guard: n.guard, Logger: c.Logger, Defaults: c.Defaults, GroupSize: c.GroupSize, Stored: n.stores.queues.GroupIDs,
 		LowDisk: func() bool { return n.alarm.Resources().DiskAlarm }, Serving: n.ready.Load, KindTransfer: self.KindTransfer, KindSnapshot: self.KindSnapshot,
 	})

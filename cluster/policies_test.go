@@ -121,6 +121,9 @@ func TestPolicyOutlivesLeaders(t *testing.T) {
 	mustSend(t, "PUT", url+"/api/policies/%2F/p", `{"pattern":"q","definition":{"delivery-limit":8}}`, 204)
 	c.mustOpen(leader)
 	awaitQueue(t, url, "q", "delivery_limit", 8.0)
+	user := c.mustClient(node)
+	user.publish("q", "m") // whoever uses the queue first brings its settings in
+	user.confirmed()
 	c.mustAgree()
 	for name, n := range c.all {
 		for _, g := range n.host.Groups() {

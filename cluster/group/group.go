@@ -81,7 +81,7 @@ type instance struct {
 	began      int64         // when it was opened or woken, in ns
 	resumes    *record       // what it wakes from; nil: it is opened
 	resumed    atomic.Uint64 // the term that its leader has slept in, until it serves again
-	users      atomic.Int64  // calls that keep it awake
+	users      users         // calls that keep it awake
 	watched    atomic.Bool   // see watch
 	ledIn      atomic.Uint64 // term of the last leader that was seen; 0: none was
 	wish       wish          // for a leader
@@ -93,7 +93,7 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	shell := &Group{spec: spec, host: h}
+	shell := &Group{spec: h.sleepers.shared.spec(spec), host: h}
 	g := newInstance(h, shell, store, h.newMachine(spec), groupLogger(h.config.Logger, &shell.spec))
 	g.applier.log = store
 	g.order = replicated{g}
@@ -146,7 +146,7 @@ func (h *Host) storeOf(spec *Spec) (*raftlog.Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	owner := fmt.Sprintf("%q in vhost %q, number %d", spec.Name, spec.VHost, spec.Queue)
+	owner := ownerOf(spec)
 	switch {
 	case left == 0:
 	case was == owner:

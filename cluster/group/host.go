@@ -510,6 +510,17 @@ func (r *registry) add(g *instance) {
 	r.byRaft[g.Raft()] = g
 }
 
+// addAsleep adds a replica that sleeps, and reports whether it has.
+func (r *registry) addAsleep(g *Group) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || r.replicated[g.spec.Group] != nil {
+		return false
+	}
+	r.replicated[g.spec.Group] = g
+	return true
+}
+
 // addLocal adds a local queue, or returns the existing one; nil if the registry is closed.
 func (r *registry) addLocal(g *Group) (have *Group, added bool) {
 	r.mu.Lock()

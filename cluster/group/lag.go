@@ -135,6 +135,7 @@ func (l *lagWatch) round(now time.Time) {
 	}
 	for len(l.resting) > 0 && !now.Before(l.resting[0].until) {
 		g := l.resting[0].group
+		l.resting[0] = resting{} // it may have fallen asleep, and nobody else has it
 		l.resting = l.resting[1:]
 		c, _ := g.completed()
 		c.rests = false

@@ -152,7 +152,7 @@ func TestWaitKeepsAwake(t *testing.T) {
 		hash <- h
 	}()
 	await(t, "it is awake", func() bool { return !g.Asleep() })
-	await(t, "somebody waits", func() bool { return g.in().users.Load() > 0 })
+	await(t, "somebody waits", func() bool { return g.in().users.n.Load() > 0 })
 	if g.sleep(func(*instance) bool { return true }) {
 		t.Error("it falls asleep")
 	}

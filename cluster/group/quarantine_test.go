@@ -77,11 +77,14 @@ func (c *trio) mustOpen(id fsm.GroupID) []*Group {
 	return c.replicas(id)
 }
 
+func specOf(id fsm.GroupID) Spec {
+	return Spec{Group: id, Queue: fsm.QueueID(id) << 16, VHost: "/", Name: "q", Members: trioNames, Config: &QueueConfig{DeliveryLimit: 20}}
+}
+
 // mustOpenAt opens one replica of a group.
 func (c *trio) mustOpenAt(h *lone, id fsm.GroupID) *Group {
 	c.t.Helper()
-	spec := Spec{Group: id, Queue: fsm.QueueID(id) << 16, VHost: "/", Name: "q", Members: trioNames, Config: &QueueConfig{DeliveryLimit: 20}}
-	g, err := h.Open(spec)
+	g, err := h.Open(specOf(id))
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -35,7 +35,11 @@ func (g *instance) openRaft() error {
 	case g.resumes != nil:
 		o.Resumes = g.resumes.resumption()
 	case !g.spec.Joins && !g.IsLearner():
-		o.Founders = g.spec.Members
+		if g.host.config.Version() < timerless {
+			o.Founders = g.spec.Members
+		} else {
+			g.store.Found(founding(&g.spec))
+		}
 	}
 	if err := g.Replica.Start(o); err != nil {
 		return fmt.Errorf("group %d: %w", g.spec.Group, err)

@@ -89,10 +89,13 @@ func (g *Group) Term() uint64 {
 // Leader returns the name of the leading node, as far as this replica knows.
 func (g *Group) Leader() string {
 	i, r := g.read()
-	if r != nil {
-		return r.leader
+	switch {
+	case r == nil:
+		return i.order.leader()
+	case g.host.sleepers.restarted(r):
+		return ""
 	}
-	return i.order.leader()
+	return r.leader
 }
 
 // Progress reports the log position of the replica.
@@ -208,8 +211,9 @@ func (g *Group) View(f func(m *queue.Machine)) {
 		if r := g.asleep.Load(); r != nil && r.view(g.host, &g.spec, f) {
 			return
 		}
-		g.changing.Lock() // until it is awake
-		g.changing.Unlock()
+		if g.wake() == nil {
+			return
+		}
 	}
 }
 
@@ -232,8 +236,8 @@ func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string
 // with does something with the instance, which does not fall asleep meanwhile. It returns ended if the group has ended.
 func (g *Group) with(ended error, f func(i *instance) error) error {
 	for g.wake() != nil {
-		if i := g.awake(); i != nil && i.use() {
-			defer i.users.Add(-1)
+		if i := g.awake(); i != nil && i.users.begin() {
+			defer i.users.end()
 			return f(i)
 		}
 		g.changing.Lock() // until it is decided whether it falls asleep
@@ -265,8 +269,8 @@ func (g *Group) Recall(s fsm.SessionID, from uint64) {
 
 // soon does something with the instance, now or when the group is awake.
 func (g *Group) soon(f func(i *instance)) {
-	if i := g.awake(); i != nil && i.use() {
-		defer i.users.Add(-1)
+	if i := g.awake(); i != nil && i.users.begin() {
+		defer i.users.end()
 		f(i)
 		return
 	}

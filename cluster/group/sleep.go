@@ -33,9 +33,11 @@ const (
 //	R2: leads ⇒ the raft of this process led in the term at.raft until it ended: no entry of that term exists
 //	    that is not in the log here. Or a majority has elected this node in it, and there is no such entry.
 //	R3: while it sleeps nobody writes its log. Term and vote change by the voter, which replaces the record.
-//	R4: leads ⇒ this process has put it to sleep, or counted the votes: a record does not outlive its process.
+//	R4: leads ⇒ this process has put it to sleep, or counted the votes, or was there when it was declared. On disk
+//	    nobody leads, see TakeUp.
 //	R5: every request of raft wakes the group first.
 //	R6: stats are the machine's, the deadline among them: the leader's node wakes the group for it.
+//	R7: isUnborn ⇒ at is foundedAt, and nothing of the group is stored but what it was founded with.
 type record struct {
 	at       recordedAt
 	leads    bool
@@ -48,10 +50,10 @@ type record struct {
 	stats    Stats
 	settings *QueueConfig
 	since    time.Time
-	level    bool     // R1 holds: everything in the log is applied
-	failed   bool     // the machine has failed, or is at no entry that is known: the replica is opened from its disk
-	lacks    []string // members that may lack entries: their nodes were down
-	replay   int64    // see usage
+	level    bool                     // R1 holds: everything in the log is applied
+	failed   bool                     // the machine has failed, or is at no entry that is known: the replica is opened from its disk
+	lacks    atomic.Pointer[[]string] // members that may lack entries: their nodes were down; nil: none
+	replay   int64                    // see usage
 	origin   uint64
 	live     uint64        // bytes of payloads
 	stamper  clock.Stamper // the leader's
@@ -59,6 +61,10 @@ type record struct {
 	process  [16]byte      // of the leader's node
 	noted    time.Time     // since when this is the leader
 	wish     wish          // for a leader
+	unborn   atomic.Bool   // nothing of it is stored: it is as it was founded
+	stored   bool          // it was on disk when the process began: without a state, the machine is what the log says
+
+	sessions, suspected []queue.Boot // see boots
 
 	mu      sync.Mutex
 	machine *queue.Machine // nil: state is in its place, or it is being woken
@@ -102,28 +108,51 @@ func (r *record) view(h *Host, spec *Spec, f func(m *queue.Machine)) bool {
 	if r.woken {
 		return false
 	}
-	f(r.held(h, spec))
-	return true
+	m := r.held(h, spec)
+	if m != nil {
+		f(m)
+	}
+	return m != nil
 }
 
-// take gives the machine away.
+// take gives the machine away; nil: it cannot be made, and the replica is opened from its disk.
 func (r *record) take(h *Host, spec *Spec) *queue.Machine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m := r.held(h, spec)
-	r.checkMachine(m)
+	var m *queue.Machine
+	if !r.woken {
+		m = r.held(h, spec)
+	}
+	if m != nil {
+		r.checkMachine(m)
+	}
 	r.machine, r.state, r.woken = nil, nil, true
 	return m
 }
 
-// held returns the machine. The caller holds mu.
+// held returns the machine, or nil. The caller holds mu.
 func (r *record) held(h *Host, spec *Spec) *queue.Machine {
 	if r.machine != nil {
 		return r.machine
 	}
-	m, err := queue.Restored(spec.Name, spec.Queue, h.config.Newest, bytes.NewReader(r.state))
+	var m *queue.Machine
+	var err error
+	switch {
+	case r.state != nil:
+		if m, err = queue.Restored(spec.Name, spec.Queue, h.config.Newest, bytes.NewReader(r.state)); err != nil && !r.stored {
+			h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the state that it sleeps with: %v", spec.Group, err))
+		}
+	case !r.stored:
+		return h.newMachine(*spec) // nothing has happened in the queue
+	default:
+		if m, err = h.replayed(spec, r.at.Index); err == nil {
+			r.machine = m
+		}
+	}
 	if err != nil {
-		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the state that it sleeps with: %v", spec.Group, err))
+		h.config.Logger.Warn("the state of a queue that slept cannot be made", "group", spec.Group, "error", err)
+		r.woken = true
+		return nil
 	}
 	return m
 }
@@ -131,6 +160,7 @@ func (r *record) held(h *Host, spec *Spec) *queue.Machine {
 // keep puts the machine into the record, encoded if that is small.
 func (r *record) keep(m *queue.Machine) {
 	r.machine, r.stats, r.settings = m, StatsOf(m), m.Config()
+	r.sessions, r.suspected = m.SessionNodes(), m.SuspectedNodes()
 	if s := &r.stats; s.Ready.Messages+s.Unacknowledged.Messages > 0 || s.Consumers > 0 {
 		return
 	}
@@ -157,6 +187,8 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 		return false
 	}
 	r := i.rest(led)
+	r.store(i.store, &g.spec)
+	g.host.sleepers.shared.shrink(r)
 	g.put(r)
 	g.running.Store(nil)
 	g.host.groups.forget(i)
@@ -196,13 +228,13 @@ func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
 	if led != 0 && (l.serving() != led || !i.proposer.doze()) {
 		return 0, false
 	}
-	if i.users.CompareAndSwap(0, noUsers) {
+	if i.users.close() {
 		performs, _ := i.outgoing.progress()
 		term, leads := i.LeadsIn()
 		if !performs && leads == (led != 0) && (!leads || term == led) && mayRest(i) {
 			return led, true
 		}
-		i.users.Add(-noUsers)
+		i.users.reopen()
 	}
 	if led != 0 {
 		i.rouse(led)
@@ -210,17 +242,28 @@ func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
 	return 0, false
 }
 
-// noUsers is added to the users of an instance that may fall asleep: none comes any more.
-const noUsers = math.MinInt64 / 2
+// users counts those who use an instance. It does not fall asleep while there are some, and none comes once it does.
+type users struct{ n atomic.Int64 }
 
-// use keeps the instance awake until users is decremented, unless it is about to fall asleep, or sleeps.
-func (i *instance) use() bool {
-	if i.users.Add(1) > 0 {
+// closedUsers is added to the count of an instance that falls asleep.
+const closedUsers = math.MinInt64 / 2
+
+// begin adds one who calls end later, unless the instance falls asleep.
+func (u *users) begin() bool {
+	if u.n.Add(1) > 0 {
 		return true
 	}
-	i.users.Add(-1)
+	u.end()
 	return false
 }
+
+func (u *users) end() { u.n.Add(-1) }
+
+// close lets none come any more if there are none.
+func (u *users) close() bool { return u.n.CompareAndSwap(0, closedUsers) }
+
+// reopen undoes close.
+func (u *users) reopen() { u.n.Add(-closedUsers) }
 
 // rouse has a leader go on that was about to sleep.
 func (i *instance) rouse(led uint64) {
@@ -241,7 +284,7 @@ func (i *instance) rest(led uint64) (r *record) {
 	r.members = i.Configuration()
 	if r.leads {
 		r.leader = i.Node()
-		r.lacks = i.host.unreachable(r.members)
+		r.setLacking(i.host.unreachable(r.members))
 	}
 	i.close() // R2: what raft has taken until it has ended is in the log
 	i.host.elections.End(i.spec.Group)
@@ -249,6 +292,7 @@ func (i *instance) rest(led uint64) (r *record) {
 	if err != nil {
 		i.host.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the term that it sleeps in: %v", i.spec.Group, err))
 	}
+	r.unborn.Store(i.store.IsUnborn())
 	r.origin, r.live = i.store.Origin(), uint64(i.store.LiveBytes())
 	is := i.Raft()
 	r.at = recordedAt{i.PositionOf(is.AppliedIndex()), term}
@@ -260,11 +304,13 @@ func (i *instance) rest(led uint64) (r *record) {
 	// What raft has handed to the machine counts as applied, and may have been dropped when it ended; a snapshot does only
 	// when the machine has it.
 	if r.failed = a.stopped || r.at.Term == 0 || !a.has(r.at.Index) || a.machine.Index() > r.at.Index; r.failed {
-		r.leads, r.woken = false, true
+		if r.leads, r.woken = false, true; led != 0 {
+			r.leader = ""
+		}
 		return r
 	}
 	r.level = last == r.at.Index && r.leads == (led != 0)
-	if term != before && !r.leads {
+	if !r.leads && (term != before || led != 0) { // it may have lost its term since it was asked whether it leads
 		r.leader, r.level = "", false
 	}
 	i.host.sleepers.sign(r)
@@ -310,15 +356,41 @@ func (g *Group) wake() *instance {
 	case g.ended.Load():
 		return nil
 	}
-	if g.host.sleepers.restarted(r) {
-		r = r.in(r.at.raft, "")
-		g.put(r)
-	}
+	r = g.current(r)
 	g.slept(r)
 	i := g.host.resume(g, r)
 	g.settle(i, r)
 	g.host.attend(i, r)
 	return i
+}
+
+// current is the record of a group that is about to wake, or in its place one with what is known by now: that the leader's
+// node was restarted, and of one that was on disk the term that the store has heard of.
+func (g *Group) current(r *record) *record {
+	at, leader := r.at, r.leader
+	if g.host.sleepers.restarted(r) {
+		leader = ""
+	}
+	if r.stored && !r.leads {
+		at.raft = g.host.storedTerm(g.spec.Group, at.raft)
+	}
+	if at == r.at && leader == r.leader {
+		return r
+	}
+	now := r.in(at.raft, leader)
+	now.process = r.process
+	g.put(now)
+	return now
+}
+
+// storedTerm is the term in the group's store, unless that is earlier.
+func (h *Host) storedTerm(id fsm.GroupID, known uint64) uint64 {
+	log, err := h.config.Store.Group(id)
+	if err != nil {
+		return known // it is opened next
+	}
+	term, _ := log.GetUint64([]byte(raftlog.TermKey)) // then it is wrong for raft as well
+	return max(term, known)
 }
 
 // settle has everybody turn to the instance. A leader that does not serve yet waits for other members, and nobody waits
@@ -385,18 +457,23 @@ func (h *Host) resume(g *Group, r *record) *instance {
 	if err != nil {
 		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: open its log: %v", g.spec.Group, err))
 	}
+	if r.isUnborn() {
+		store.Found(founding(&g.spec))
+	}
 	r.checkWake(store, h.config.Node)
-	var m *queue.Machine
-	if r.failed {
+	if r.stored {
+		r.origin = store.Origin()
+	}
+	m := r.take(h, &g.spec)
+	lives := m != nil && !r.failed
+	if !lives { // raft reads it from the disk
 		m = h.newMachine(g.spec)
-	} else {
-		m = r.take(h, &g.spec)
 	}
 	i := newInstance(h, g, store, m, groupLogger(h.config.Logger, &g.spec))
 	i.applier.log = store
 	i.order = replicated{i}
 	i.leadership.withdrawn = &h.withdrawn
-	if !r.failed {
+	if lives {
 		i.applier.origin = r.origin
 		store.Started(m.Live, m.Index())
 		i.usage.toReplay(r.replay)
@@ -484,7 +561,12 @@ func (g *Group) reconfigure() {
 	if !r.leads {
 		return
 	}
-	if want := g.host.wantedSettings(&g.spec); want.Revision >= r.settings.GetRevision() && !proto.Equal(want, r.settings) {
+	want := g.host.wantedSettings(&g.spec)
+	if r.stats.Applied == 0 && !ends(want) {
+		g.expect(want)
+		return
+	}
+	if want.Revision >= r.settings.GetRevision() && !proto.Equal(want, r.settings) {
 		g.wake()
 	}
 }

@@ -99,9 +99,7 @@ func TestSleepLosesTheTerm(t *testing.T) {
 		return g.sleep(func(i *instance) bool {
 			led = i.Term()
 			i.host.config.Mesh.Resign(1, led+1, c.other(g).config.Node)
-			for i.Term() == led {
-				time.Sleep(time.Millisecond)
-			}
+			await(t, "it has lost its term", func() bool { return i.Term() != led })
 			return true
 		})
 	})

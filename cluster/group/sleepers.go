@@ -1,6 +1,8 @@
 package group
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,6 +29,10 @@ const (
 	// sweepEvery is how often orphans are looked for, and orphanAfter how long a replica without a leader is one.
 	sweepEvery  = time.Second
 	orphanAfter = 2 * time.Second
+	// restartPatience is for how long a node that was restarted is waited for to take up what it led.
+	restartPatience = 20 * time.Second
+	// levelWait is how long a member that was down has to say that it lacks nothing before it is woken.
+	levelWait = time.Second
 	// sleepless bounds how many times longer a group is idle before it sleeps again if it was soon woken each time.
 	sleepless = 32
 )
@@ -39,10 +45,12 @@ type sleepers struct {
 	after time.Duration // how long a group is idle; 0: none sleeps
 	keep  int           // so many stay awake
 
-	sweeping atomic.Bool
-	pace     longLock // held by who is about to wake a group that nobody waits for
+	sweeping, bearing atomic.Bool
+	rousing           longLock // held by who is about to wake a group that nobody waits for
 
-	processes sync.Map // by node: the incarnation of the newest one that has been up
+	processes sync.Map // by node: the newest process that has been up
+	patience  time.Duration
+	shared    shared
 
 	mu    sync.Mutex
 	rests map[fsm.GroupID]*rest // of leaders whose members are being put to sleep
@@ -62,14 +70,24 @@ type rest struct {
 func (s *sleepers) init(h *Host) {
 	s.host, s.voter, s.after, s.keep = h, newVoter(h), h.config.IdleAfter, h.config.KeepAwake
 	s.rests, s.orphans, s.changes = map[fsm.GroupID]*rest{}, map[fsm.GroupID]*Group{}, map[string]uint64{}
+	s.patience = restartPatience
 }
+
+// on reports whether groups sleep: else the members of one that does would stand for election.
+func (s *sleepers) on() bool { return s.after > 0 && s.host.config.Heartbeat == 0 }
 
 // run looks for groups that may sleep until stop is closed.
 func (s *sleepers) run(stop <-chan struct{}) {
-	if s.after > 0 && s.host.config.Heartbeat == 0 { // else the members of one that sleeps would stand for election
+	every := longestSleepWait
+	if s.after > 0 {
+		every = min(every, s.after/sleepChecks)
+	}
+	if s.host.config.Heartbeat == 0 { // else the members of one that sleeps would stand for election
 		swept := time.Now()
-		worker.Every(stop, min(s.after/sleepChecks, longestSleepWait), func() {
-			s.check()
+		worker.Every(stop, every, func() {
+			if s.after > 0 {
+				s.check()
+			}
 			if now := time.Now(); now.Sub(swept) >= sweepEvery {
 				swept = now
 				s.sweep(now)
@@ -229,6 +247,9 @@ func (s *sleepers) rested(from string, items []election.Item) {
 	var ready []*Group
 	s.mu.Lock()
 	for _, it := range items {
+		if g := s.host.groups.sleeper(it.Group); g != nil {
+			s.level(g, from, it)
+		}
 		r := s.rests[it.Group]
 		if r == nil || r.at != (recordedAt{it.Position, it.Term}) {
 			continue
@@ -267,8 +288,21 @@ func (s *sleepers) down(node string, gone func() bool) {
 				return
 			}
 		}
+		byDeadline(rest)
 		s.succeed(rest, node, gone)
 	})
+}
+
+// byDeadline sorts groups that sleep: first those in which something is due first.
+func byDeadline(groups []*Group) {
+	due := map[*Group]fsm.Time{}
+	for _, g := range groups {
+		due[g] = math.MaxInt64
+		if r := g.asleep.Load(); r != nil && r.stats.NextDeadline != 0 {
+			due[g] = r.stats.NextDeadline
+		}
+	}
+	slices.SortFunc(groups, func(a, b *Group) int { return cmp.Compare(due[a], due[b]) })
 }
 
 // succeed has groups elect another leader: asleep, and those that cannot awake.
@@ -277,15 +311,42 @@ func (s *sleepers) succeed(orphans []*Group, dead string, gone func() bool) {
 		return
 	}
 	s.voter.takeOver(orphans, dead, gone)
-	s.wakeAll(slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) }), gone)
+	orphans = slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) })
+	if gone() {
+		orphans = slices.DeleteFunc(orphans, (*Group).forsake)
+	}
+	s.wakeAll(orphans, gone)
 }
 
-// up wakes the groups led here of which a node may lack something.
+// up wakes the groups led here of which a node may lack something. Where nobody has served in the term, it may lack only the
+// word of who leads: it is woken if it does not say so.
 func (s *sleepers) up(node string) {
 	h := s.host
-	lacking := h.groups.sleepers(func(_ *Group, r *record) bool { return r.leads && slices.Contains(r.lacks, node) })
+	var unserved []*Group
+	lacking := h.groups.sleepers(func(g *Group, r *record) bool {
+		if !r.leads || !slices.Contains(r.lacking(), node) {
+			return false
+		}
+		if r.elected {
+			unserved = append(unserved, g)
+		}
+		return !r.elected
+	})
+	still := func() bool { return h.config.Mesh.Alive(node) }
 	if len(lacking) > 0 {
-		h.tasks.Go(func() { s.wakeAll(lacking, func() bool { return h.config.Mesh.Alive(node) }) })
+		h.tasks.Go(func() { s.wakeAll(lacking, still) })
+	}
+	if len(unserved) > 0 {
+		h.tasks.Go(func() {
+			var tell []byte
+			for _, g := range unserved {
+				tell = s.appendLed(tell, g)
+			}
+			h.elections.Send(node, tell)
+			if h.pause(levelWait) {
+				s.wakeAll(slices.DeleteFunc(unserved, func(g *Group) bool { return !s.mayLack(g, node) }), still)
+			}
+		})
 	}
 }
 
@@ -304,8 +365,8 @@ func (s *sleepers) wakeAll(all []*Group, reason func() bool) {
 
 // turn waits until one more may be woken, and reports whether there still is a reason.
 func (s *sleepers) turn(reason func() bool) bool {
-	s.pace.Lock()
-	defer s.pace.Unlock()
+	s.rousing.Lock()
+	defer s.rousing.Unlock()
 	return reason() && s.host.pause(time.Second/wakesPerSecond)
 }
 
@@ -384,12 +445,13 @@ func (w *wish) note(now time.Time) bool {
 // those that sleep are woken, and those that have woken and heard of no leader search.
 func (s *sleepers) sweep(now time.Time) {
 	h := s.host
-	for _, i := range h.groups.replicas(leaderless) {
+	for _, i := range h.groups.replicas(func(i *instance) bool { return (i.resumes != nil || s.after > 0) && leaderless(i) }) {
 		if leader := i.Leader(); !i.IsClosed() && (leader == "" || !h.config.Mesh.Alive(leader) || s.restarted(i.resumes)) {
 			search(i)
 		}
 	}
-	if orphans := s.deserted(now); len(orphans) > 0 && s.sweeping.CompareAndSwap(false, true) {
+	orphans := s.bear(s.deserted(now))
+	if len(orphans) > 0 && s.sweeping.CompareAndSwap(false, true) {
 		h.tasks.Go(func() {
 			defer s.sweeping.Store(false)
 			s.wakeAll(orphans, func() bool { return true })
@@ -405,7 +467,7 @@ func (s *sleepers) deserted(now time.Time) (all []*Group) {
 		switch r := g.asleep.Load(); {
 		case r == nil || !s.orphaned(r) || g.ended.Load():
 			delete(s.orphans, id)
-		case r.leader != "" || now.Sub(r.noted) >= orphanAfter:
+		case r.leader != "" && s.overdue(r, now) || r.leader == "" && now.Sub(r.noted) >= orphanAfter:
 			all = append(all, g)
 		}
 	}
@@ -434,19 +496,30 @@ func (s *sleepers) adopt(all []*Group) {
 
 // sign notes which process of its node leads a group.
 func (s *sleepers) sign(r *record) {
-	r.process, r.noted = s.process(r.leader), time.Now()
+	r.process, r.noted = s.process(r.leader).of, time.Now()
 }
 
-func (s *sleepers) process(node string) (of [16]byte) {
-	if p, ok := s.processes.Load(node); ok {
-		of = p.([16]byte)
+// process is one of a node.
+type process struct {
+	of    [16]byte  // its incarnation
+	since time.Time // it is known
+}
+
+func (s *sleepers) process(node string) (p process) {
+	if known, ok := s.processes.Load(node); ok {
+		p = known.(process)
 	}
-	return of
+	return p
 }
 
-// restarted reports whether the leader's node has been restarted since: it leads no more (R4).
+// restarted reports whether the leader's node has been restarted since: it leads no more (R4). One that was not up yet may
+// be the same as ever.
 func (s *sleepers) restarted(r *record) bool {
-	return r != nil && !r.leads && r.leader != "" && s.process(r.leader) != r.process
+	if r == nil || r.leads || r.leader == "" {
+		return false
+	}
+	p := s.process(r.leader)
+	return r.leader == s.host.config.Node || p.of != r.process && !p.since.IsZero()
 }
 
 // peerChanged passes on that a node has come or gone.
@@ -456,7 +529,8 @@ func (s *sleepers) peerChanged(ev peer.Event) {
 		s.down(ev.Node, func() bool { return s.unchanged(ev.Node, changes) && !s.host.config.Mesh.Alive(ev.Node) })
 		return
 	}
-	if was, _ := s.processes.Swap(ev.Node, ev.Incarnation); was != any(ev.Incarnation) {
+	if p := s.process(ev.Node); p.of != ev.Incarnation || p.since.IsZero() {
+		s.processes.Store(ev.Node, process{ev.Incarnation, time.Now()})
 		s.adopt(s.host.groups.sleepers(func(_ *Group, r *record) bool { return s.restarted(r) }))
 	}
 	s.up(ev.Node)

@@ -33,7 +33,7 @@ func TestRequestKeepsAwake(t *testing.T) {
 	i := g.in()
 	i.applier.mu.Lock()
 	go g.Resync(fsm.ConsumerID{Session: session, Number: 1}, 0)
-	await(t, "the request has come", func() bool { return i.users.Load() > 0 })
+	await(t, "the request has come", func() bool { return i.users.n.Load() > 0 })
 	slept := make(chan bool)
 	go func() { slept <- g.sleep(func(*instance) bool { return true }) }()
 	await(t, "it is about to sleep", func() bool {
@@ -50,7 +50,7 @@ func TestRequestKeepsAwake(t *testing.T) {
 	o := c.host(g).outside
 	o.await(t, "it is answered", func() bool { return len(o.resyncs) == 1 })
 	g.mustRest(t)
-	if i.use() {
+	if i.users.begin() {
 		t.Error("one that has ended is used")
 	}
 	g.Resync(fsm.ConsumerID{Session: session, Number: 1}, 0)

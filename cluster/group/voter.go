@@ -115,6 +115,9 @@ func (v *voter) undecided(items []election.Item) []election.Item {
 // candidate is which of the members stands after the death of a node. All that see the same nodes agree, and each gets
 // its share.
 func (v *voter) candidate(id fsm.GroupID, r *record, dead string) (chosen string) {
+	if dead == v.host.config.Node { // it led before it was restarted
+		return dead
+	}
 	best := uint64(0)
 	for _, m := range r.members {
 		if !m.Voter || m.Node == dead || !v.alive(m.Node) || v.host.elections.Draining(m.Node) {
@@ -167,6 +170,11 @@ func (v *voter) requested(from string, items []election.Item) {
 			it.Kind = election.ItemVoted
 			answer = election.AppendItem(answer, it)
 		}
+		for _, it := range items {
+			if g := v.host.groups.sleeper(it.Group); g != nil {
+				answer = v.host.sleepers.appendLed(answer, g)
+			}
+		}
 		if len(answer) > 0 {
 			v.host.elections.Send(from, answer)
 		}
@@ -189,12 +197,19 @@ func (v *voter) vote(candidate string, items []election.Item) (given []election.
 			continue
 		}
 		groups, requests = append(groups, g), append(requests, it)
-		ballots = append(ballots, raftlog.Ballot{Group: it.Group, Term: it.Term, Index: it.Position.Index, IndexTerm: it.Position.Term})
+		b := raftlog.Ballot{Group: it.Group, Term: it.Term, Index: it.Position.Index, IndexTerm: it.Position.Term}
+		if g.asleep.Load().isUnborn() {
+			f := founding(&g.spec)
+			b.Founding = &f
+		}
+		ballots = append(ballots, b)
 	}
 	for n, yes := range v.host.config.Store.Vote(candidate, ballots) {
 		if yes {
 			g := groups[n]
-			g.put(g.asleep.Load().in(requests[n].Term, ""))
+			r := g.asleep.Load().in(requests[n].Term, "")
+			r.unborn.Store(false)
+			g.put(r)
 			given = append(given, requests[n])
 		}
 	}
@@ -204,7 +219,7 @@ func (v *voter) vote(candidate string, items []election.Item) (given []election.
 // mayVote reports what of raft's conditions for a vote is not on disk: no leader is known, and the candidate is a voter.
 // A replica that has more than the candidate does not vote, nor does it take the term.
 func (v *voter) mayVote(r *record, candidate string, it election.Item) bool {
-	led := r.leads || r.leader != "" && r.leader != candidate && v.alive(r.leader)
+	led := r.leads || r.leader != "" && r.leader != candidate && v.alive(r.leader) && !v.host.sleepers.restarted(r)
 	votes := func(node string) bool { return slices.Contains(r.members, replica.Member{Node: node, Voter: true}) }
 	return r.level && !r.failed && !led && votes(candidate) && votes(v.host.config.Node) && !it.Position.Less(r.at.Position)
 }
@@ -244,6 +259,7 @@ func (v *voter) lead(won []election.Item) {
 			}
 		}
 		h.config.Outside.Led(g, it.Term)
+		g.reconfigure() // nobody did without a leader
 	}
 	for node, list := range tell {
 		h.elections.Send(node, list)
@@ -253,16 +269,22 @@ func (v *voter) lead(won []election.Item) {
 // heard takes up who leads groups that sleep here. It does not wait for those that wake.
 func (v *voter) heard(from string, items []election.Item) {
 	v.host.tasks.Go(func() {
+		var answer []byte
 		for _, it := range items {
-			if g := v.host.groups.sleeper(it.Group); g != nil {
-				g.lost(from, it)
+			if g := v.host.groups.sleeper(it.Group); g != nil && g.lost(from, it) {
+				it.Kind = election.ItemRests
+				answer = election.AppendItem(answer, it)
 			}
+		}
+		if len(answer) > 0 {
+			v.host.elections.Send(from, answer)
 		}
 	})
 }
 
-// lost takes up that another member has won. Who leads in an earlier term has missed the vote, and finds out by leading.
-func (g *Group) lost(from string, it election.Item) {
+// lost takes up that another member has won, and reports whether this one has all that it has. Who leads in an earlier
+// term has missed the vote, and finds out by leading.
+func (g *Group) lost(from string, it election.Item) (level bool) {
 	g.changing.Lock()
 	defer g.changing.Unlock()
 	r := g.asleep.Load()
@@ -270,11 +292,16 @@ func (g *Group) lost(from string, it election.Item) {
 	case r == nil || g.ended.Load():
 	case r.leads && r.at.raft < it.Term:
 		g.call()
-	case !r.leads && r.at == (recordedAt{it.Position, it.Term}):
+	case !r.leads && r.at.Position == it.Position && r.at.raft <= it.Term:
+		if it.Term > r.at.raft && !g.host.hear(g.spec.Group, it.Term) {
+			return false
+		}
 		n := r.in(it.Term, from)
 		g.host.sleepers.sign(n)
 		g.put(n)
+		return true
 	}
+	return false
 }
 
 // won makes a replica that sleeps the leader of the term in which it has been elected.
@@ -288,9 +315,16 @@ func (g *Group) won(term uint64) bool {
 	}
 	w := r.in(term, h.config.Node)
 	w.leads, w.elected = true, true
-	w.lacks = h.unreachable(w.members)
+	if slices.ContainsFunc(w.lacking(), h.config.Mesh.Alive) {
+		g.call() // nobody has seen to it since
+	}
+	if w.at.Index > foundedAt.Index { // which every member has
+		w.setLacking(append(h.unreachable(w.members), w.lacking()...))
+	}
 	w.stamper.Begin(h.config.Clock, w.stats.Clock)
 	g.put(w)
+	h.applying.roleChanged(&g.spec, true)
+	h.applying.boots.set(g.spec.Group, w.sessions, w.suspected)
 	g.arm(w)
 	g.checkArmed(w)
 	return true
@@ -304,8 +338,22 @@ func (r *record) in(term uint64, leader string) *record {
 		at: recordedAt{r.at.Position, term}, leader: leader, members: r.members, config: r.config, configAt: r.configAt,
 		snapshot: r.snapshot, stats: r.stats, settings: r.settings, since: r.since, level: r.level, failed: r.failed,
 		replay: r.replay, origin: r.origin, live: r.live, machine: r.machine, state: r.state, woken: r.woken, noted: time.Now(),
+		stored: r.stored, sessions: r.sessions, suspected: r.suspected,
 	}
 	n.missed.Store(r.missed.Load())
+	n.unborn.Store(r.unborn.Load())
+	n.lacks.Store(r.lacks.Load())
 	r.machine, r.state, r.woken = nil, nil, true
 	return n
+}
+
+// hear stores a term that another member leads in, as raft would (R3).
+func (h *Host) hear(id fsm.GroupID, term uint64) bool {
+	store := h.config.Store
+	log, err := store.Group(id)
+	if err != nil {
+		return false
+	}
+	defer store.Unload(id)
+	return log.SetUint64([]byte(raftlog.TermKey), term) == nil
 }

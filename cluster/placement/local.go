@@ -67,19 +67,40 @@ func (r *LocalReplicas) Start(self fsm.NodeID) error {
 	r.mu.Lock()
 	r.self = self
 	r.mu.Unlock()
-	for _, q := range r.node.view().Queues() {
-		if q.Local {
+	view := r.node.view()
+	r.takeUp(view)
+	for _, q := range view.Queues() {
+		switch {
+		case q.Local:
 			r.openLocal(q)
-		} else {
+		case view.Holds(q, self):
 			groups = append(groups, q.Group)
 		}
 	}
 	slices.Sort(groups)
 	groups = slices.Compact(groups)
-	r.queue.Add(groups...)
+	r.queue.Add(slices.DeleteFunc(groups, func(id fsm.GroupID) bool { return r.node.Host.Group(id) != nil })...)
 	r.queue.Start()
 	r.queue.Wait()
 	return nil
+}
+
+// takeUp has those replicas sleep on that slept when the node ended: they are not opened.
+func (r *LocalReplicas) takeUp(view *catalog.View) {
+	began := time.Now()
+	n := r.node.Host.TakeUp(func(id fsm.GroupID) (s group.Spec, ok bool) {
+		q, ok := view.QueueByGroup(id)
+		if ok = ok && !q.Local && view.Holds(q, r.self); ok {
+			r.mu.Lock()
+			r.groups[q.ID] = id
+			r.mu.Unlock()
+			s = r.spec(q)
+		}
+		return s, ok
+	})
+	if n > 0 {
+		r.node.Logger.Info("replicas sleep on", "groups", n, "took", time.Since(began).Round(time.Millisecond))
+	}
 }
 
 // Stop ends the work.
@@ -92,11 +113,54 @@ func (r *LocalReplicas) Stop() {
 
 // Added handles a queue that is in the catalog. A local queue serves when Added returns.
 func (r *LocalReplicas) Added(q *catalog.Queue) {
-	if q.Local {
+	switch {
+	case q.Local:
 		r.openLocal(q)
-	} else {
+	case !r.bear(q):
 		r.Check(q.Group)
 	}
+}
+
+// bear adds a replica of a new queue, which sleeps, and reports whether that was all there is to do.
+func (r *LocalReplicas) bear(q *catalog.Queue) bool {
+	v, host := r.node.view(), r.node.Host
+	r.mu.Lock()
+	here := r.self != 0 && !r.stopped && v.Holds(q, r.self)
+	r.mu.Unlock()
+	if !here || v.HasMoved(q) || host.Group(q.Group) != nil {
+		return false
+	}
+	spec := r.spec(q)
+	if !host.Bear(spec, r.first(q)) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.groups[q.ID] = q.Group
+	return true
+}
+
+// first is who leads a queue from its declaration on: its first member, if the process of that had registered before.
+// A later process may be the second one of the node that would lead in the term.
+func (r *LocalReplicas) first(q *catalog.Queue) (l group.Leader) {
+	v := r.node.view()
+	n, ok := v.Node(v.Members(q)[0])
+	if !ok || n.GetBoot() == 0 || n.GetBoot() >= uint64(q.ID)>>16 || !r.node.online(n.GetName()) {
+		return l
+	}
+	if copy(l.Process[:], n.GetIncarnation()); n.GetName() == r.node.Node && l.Process != r.node.Incarnation {
+		return group.Leader{}
+	}
+	l.Node = n.GetName()
+	return l
+}
+
+// Leads returns the node that leads a new queue from its declaration on; empty: one has to be elected.
+func (r *LocalReplicas) Leads(q *catalog.Queue) string {
+	if v := r.node.view(); q.Local || v.HasMoved(q) || !r.node.Host.Bears(v.Settings(q, r.node.Defaults)) {
+		return ""
+	}
+	return r.first(q).Node
 }
 
 // openLocal opens a local queue that lives on this node. It does nothing before the node has its
@@ -203,9 +267,14 @@ func (r *LocalReplicas) attempt(id fsm.GroupID) (again time.Duration, err error)
 		left, err := host.PutAside(id, r.node.LowDisk())
 		return min(left, asideEvery), err
 	}
-	if host.Group(id) == nil {
+	switch g := host.Group(id); {
+	case g == nil && !r.bear(q):
 		if _, err := host.Open(r.spec(q)); err != nil {
 			return 0, fmt.Errorf("open the replica of %s: %w", q, err)
+		}
+	case g != nil && view.HasMoved(q):
+		if err := g.Settle(); err != nil {
+			return 0, err
 		}
 	}
 	if _, still := r.node.view().QueueByGroup(id); !still {

@@ -34,16 +34,17 @@ import (
 
 // Config is what placement works with on one node.
 type Config struct {
-	Node      string
-	Host      *group.Host
-	Catalog   *replicated.Catalog
-	Mesh      *peer.Mesh
-	Replicas  *stats.Replicas
-	Placer    *Placer
-	Guard     *worker.Guard
-	Logger    *slog.Logger
-	Defaults  catalog.Defaults // of queues
-	GroupSize int              // of queues that do not say otherwise
+	Node        string
+	Incarnation [16]byte // of this process
+	Host        *group.Host
+	Catalog     *replicated.Catalog
+	Mesh        *peer.Mesh
+	Replicas    *stats.Replicas
+	Placer      *Placer
+	Guard       *worker.Guard
+	Logger      *slog.Logger
+	Defaults    catalog.Defaults // of queues
+	GroupSize   int              // of queues that do not say otherwise
 	// Stored lists the groups that are on disk.
 	Stored func() ([]fsm.GroupID, error)
 	// LowDisk reports whether the node is short of disk space.

@@ -16,18 +16,21 @@ type Ballot struct {
 	Group            fsm.GroupID
 	Term             uint64
 	Index, IndexTerm uint64
+	Founding         *Founding // of a group of which nothing may be stored; nil: something is
 }
 
 // Vote has groups vote, whose raft does not run and is not started until Vote returns, as raft would with what it has
 // on disk, unless it knows a leader, or the candidate is no voter. It returns which of them vote for the candidate,
 // durably by then. Like raft, a group without a vote may get on to the term, and a group in doubt votes for nobody.
-// Nor does one of which nothing is stored.
+// Nor does one of which nothing is stored, unless its founding is known: that is stored with the vote.
 //
 // All of them take two syncs at the same time, one of the store and one of the ledger. Groups that are not loaded are
 // read only if they never were since Open.
 func (s *Store) Vote(candidate string, ballots []Ballot) (votes []bool) {
 	for _, b := range ballots {
-		s.readOnce(b.Group)
+		if s.readOnce(b.Group); b.Founding != nil {
+			s.Unload(b.Group)
+		}
 	}
 	began := time.Now()
 	votes = make([]bool, len(ballots))
@@ -65,11 +68,13 @@ func (s *Store) readOnce(id fsm.GroupID) {
 func (s *Store) vote(b *pebble.Batch, candidate string, of Ballot) bool {
 	p := s.ledger.place(of.Group)
 	g, ok := s.idle(of.Group)
-	if !ok || !p.known() || !p.isRead() || candidate == "" || len(candidate) > maxCandidate {
-		return false
-	}
 	if g != nil {
 		defer g.stable.mu.Unlock()
+	}
+	r, end, blank := p.getWithEnd()
+	founds := of.Founding != nil && g == nil && blank && r.index == 0 && r.doubt == ""
+	if !ok || !p.known() && !founds || !p.isRead() || candidate == "" || len(candidate) > maxCandidate {
+		return false
 	}
 	put := func(name string, value []byte) {
 		key := append(prefixOf(kindStable, of.Group), name...)
@@ -79,9 +84,20 @@ func (s *Store) vote(b *pebble.Batch, candidate string, of Ballot) bool {
 		}
 	}
 	number := binary.BigEndian.AppendUint64(nil, of.Term)
-	r, end := p.getWithEnd()
 	if of.Term < r.term {
 		return false
+	}
+	if founds {
+		f, own := of.Founding, map[string][]byte{}
+		if r.term > 0 {
+			own[TermKey] = binary.BigEndian.AppendUint64(nil, r.term)
+		}
+		if r.candidate != "" {
+			own[VotedForKey] = []byte(r.candidate)
+		}
+		s.put(b, of.Group, f.log(), f.values(own))
+		p.found(f.first(), false)
+		r, end, _ = p.getWithEnd()
 	}
 	if of.Term > r.term {
 		put(TermKey, number)

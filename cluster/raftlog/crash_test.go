@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -24,6 +25,9 @@ type crash struct {
 	want []*model
 	at   string
 	lags bool // what is appended is synced behind
+
+	segments bool   // there are any
+	asleep   uint64 // what the record of a group that sleeps is found to say
 }
 
 // witness knows which states are right at any moment, and crashes the disk at
@@ -39,6 +43,8 @@ type witness struct {
 	crashes []crash
 	every   int
 	lags    bool
+
+	segments bool
 }
 
 // acted is told what a commit that is about to happen will make of the group.
@@ -83,7 +89,7 @@ func (w *witness) MaybeError(op errorfs.Op) error {
 			fs:   w.disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50 * w.r.IntN(3), RNG: w.r}),
 			want: append([]*model(nil), w.states...),
 			at:   fmt.Sprintf("%v %s", op.Kind, op.Path),
-			lags: w.lags,
+			lags: w.lags, segments: w.segments,
 		})
 	}
 	return nil
@@ -100,6 +106,8 @@ func (c *crash) recovered(t *testing.T, again bool, r *rand.Rand) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	c.asleep = 0
+	Sleepers(s, func(a Asleep) { c.asleep = binary.BigEndian.Uint64(a.Data) })
 	g, err := s.Group(1)
 	if err != nil {
 		return err
@@ -110,12 +118,17 @@ func (c *crash) recovered(t *testing.T, again bool, r *rand.Rand) (err error) {
 	var all error
 	for i := len(c.want) - 1; i >= 0; i-- {
 		found, err := c.compare(g, i)
+		if err == nil && c.asleep != found.asleep && (c.asleep != 0 || !c.segments) {
+			err = fmt.Errorf("the record says %d, and should say %d", c.asleep, found.asleep)
+		}
 		if err != nil {
 			all = errors.Join(all, fmt.Errorf("not state %d of %d: %w", i+1, len(c.want), err))
 			continue
 		}
 		if again {
-			next := crash{lags: c.lags, fs: c.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: r})}
+			found = found.clone()
+			found.asleep = c.asleep
+			next := crash{lags: c.lags, segments: c.segments, fs: c.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: r})}
 			for j := range c.want[:i] {
 				next.want = append(next.want, c.state(j, g))
 			}
@@ -199,7 +212,7 @@ func crashRun(t *testing.T, seed int) (points int) {
 	w := &witness{disk: vfs.NewCrashableMem(), r: rand.New(rand.NewPCG(uint64(seed), 1)), every: 4, states: []*model{newModel()}}
 	fs := errorfs.Wrap(w.disk, w)
 	o := crashOptions(t, fs)
-	if seed%4 >= 2 {
+	if w.segments = seed%4 < 2; !w.segments {
 		o = withoutSegments(o)
 	}
 	s, err := Open("db", o)

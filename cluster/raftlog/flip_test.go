@@ -225,6 +225,10 @@ func isWhole(g *Group, past []*model) error {
 		_, last := m.bounds()
 		_, wantLast := end.bounds()
 		last, wantLast = max(last, m.snapIndex), max(wantLast, end.snapIndex)
+		if end.hasStable(g) { // the ledger gives back what the store has lost of that
+			m = m.clone()
+			m.stable = end.stable
+		}
 		if last != wantLast || m.terms[last] != end.terms[last] || m.stable[TermKey] != end.stable[TermKey] {
 			continue
 		}

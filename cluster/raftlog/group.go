@@ -33,6 +33,8 @@ type Group struct {
 	stable
 	overlap overlap
 
+	founder
+
 	// epoch of the cache. It changes, under mu, when entries are deleted whose indexes may be
 	// reused, before they are.
 	epoch atomic.Uint64
@@ -129,6 +131,9 @@ func (g *Group) entry(index uint64, whole bool) *entry {
 		found := *i
 		g.mu.Unlock()
 
+		if f := g.founding.Load(); f != nil && index == f.log.Index {
+			return f.entry
+		}
 		key := cacheKey{epoch, g.id, index}
 		if e := g.s.cache.get(key); e != nil && e.whole() {
 			return e
@@ -230,8 +235,9 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	if err := g.truncateFor(logs[0].Index); err != nil {
 		return err
 	}
-	g.place.claim()
+	g.begin()
 	b := g.s.db.NewBatchWithSize(size)
+	g.place.rouse(g.s, b)
 	infos := make([]info, len(logs))
 	for i, l := range logs {
 		infos[i] = g.putEntry(b, l, uint32(i))
@@ -367,6 +373,7 @@ func (g *Group) SetTrailing(entries uint64) {
 // forget clears the in-memory state of a group that is dropped or unloaded. The caller holds stable.mu, closing and mu.
 func (g *Group) forget() {
 	g.dropped = true
+	g.founding.Store(nil)
 	g.epoch.Store(g.s.epochs.Add(1))
 	g.entries.forget()
 	g.pins, g.snapshot, g.voters = pins{}, snapshotState{}, voters{}

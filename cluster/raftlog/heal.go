@@ -281,6 +281,7 @@ func (s *Store) deleteGroup(id fsm.GroupID) {
 		p := prefixOf(k, id)
 		s.deleteRange(b, p, prefixEnd(p))
 	}
+	s.remove(b, prefixOf(kindAsleep, id))
 	s.commit(b, pebble.Sync)
 }
 

@@ -43,9 +43,13 @@ const (
 	kindForeign kind = 0x80
 	// kindForeignPin: group, snapshot number, index → its size and check.
 	kindForeignPin kind = 0x90
+	// kindAsleep: group → what the owner of a group that sleeps has recorded. What it speaks of is of the other
+	// kinds, and nothing is lost with it.
+	kindAsleep kind = 0xa0
 )
 
-// kinds lists every kind of a group's records, for what concerns a whole group.
+// kinds lists every kind of a group's records, for what concerns a whole group, but for kindAsleep: damage there
+// concerns no group.
 var kinds = []kind{
 	kindStable, kindHeader, kindPayload, kindExtent, kindPin, kindMeta, kindChunk,
 	kindInstalled, kindForeign, kindForeignPin,

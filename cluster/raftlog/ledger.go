@@ -42,6 +42,8 @@ type ledger struct {
 	free   []freeSlot
 	count  uint64 // slots in the file
 
+	partial bool // a slot cannot be read, so the store may have groups that are not in places
+
 	syncing syncing
 	dirty   atomic.Bool    // something was written since the last sync began
 	syncer  *worker.Worker // woken when dirty is set
@@ -63,6 +65,7 @@ type place struct {
 	id fsm.GroupID
 
 	risen    atomic.Bool // the record has a term that the slot may lack, see beginSync
+	asleep   atomic.Bool // there is a record of kindAsleep
 	mu       sync.Mutex
 	number   uint64
 	numbered bool
@@ -71,6 +74,7 @@ type place struct {
 	record   record
 	end      logEnd // whether or not the record says so
 	read     bool   // end is what the store has, and so are term and vote of the record
+	blank    bool   // nothing is in its log
 	plain    bool   // when the group was unloaded it had no snapshot, nor ever begun one: it has term, vote and headers
 }
 
@@ -148,6 +152,7 @@ func (l *ledger) read() error {
 			if p != nil {
 				f.seq = p.seq
 			}
+			l.partial = l.partial || p == nil && c.unreadable > 0
 			l.free = append(l.free, f)
 		default:
 			l.places[p.group] = &place{l: l, id: p.group, number: number, numbered: true, seq: p.seq, record: p.record}
@@ -174,6 +179,17 @@ func (l *ledger) place(id fsm.GroupID) *place {
 	if p == nil {
 		p = &place{l: l, id: id}
 		l.places[id] = p
+	}
+	return p
+}
+
+// has returns a group's slot if it has a numbered one, or nil.
+func (l *ledger) has(id fsm.GroupID) *place {
+	l.mu.Lock()
+	p := l.places[id]
+	l.mu.Unlock()
+	if p == nil || !p.known() {
+		return nil
 	}
 	return p
 }
@@ -571,11 +587,18 @@ func (p *place) get() record {
 	return p.record
 }
 
-// getWithEnd is get, and what the log ends with.
-func (p *place) getWithEnd() (record, logEnd) {
+// getWithEnd is get, what the log ends with, and whether there is none.
+func (p *place) getWithEnd() (r record, end logEnd, blank bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.record, p.end
+	return p.record, p.end, p.blank
+}
+
+// readNothing notes that nothing of the group is stored.
+func (p *place) readNothing() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.end, p.read, p.blank = logEnd{}, true, true
 }
 
 // isRead reports whether the group was loaded since the store was opened.
@@ -651,13 +674,23 @@ func (p *place) claim() {
 func (p *place) acknowledge(index, term uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.end, p.read = logEnd{index, term}, true
+	p.end, p.read, p.blank = logEnd{index, term}, true, index == 0
 	r := &p.record
 	if r.doubt != "" || r.index == index && r.indexTerm == term {
 		return
 	}
 	r.index, r.indexTerm = index, term
 	p.write(slotUsed)
+}
+
+// raise notes the end of a log that was not read. The record may have missed it.
+func (p *place) raise(index, term uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r := &p.record; r.index < index {
+		r.index, r.indexTerm = index, term
+		p.write(slotUsed)
+	}
 }
 
 // lower notes that the log is about to end earlier, durably.

@@ -50,7 +50,7 @@ func (s *Store) readGroup(id fsm.GroupID, p *place) (*Group, error) {
 	}
 	defer it.Close()
 	g := &Group{s: s, id: id, place: p}
-	g.stable.g, g.stable.values = g, make(map[string][]byte)
+	g.stable.g, g.stable.values, g.founder.g = g, make(map[string][]byte), g
 	g.entries.trailing = s.trailing
 	g.epoch.Store(s.epochs.Add(1))
 	l := &loader{g: g, it: it, spans: map[uint64]span{}}

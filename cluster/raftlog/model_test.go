@@ -27,6 +27,7 @@ type model struct {
 	installed uint64
 	lastLive  []uint64 // in the snapshot before, and up to where
 	lastIndex uint64
+	asleep    uint64 // what the record of a group that sleeps says; 0: there is none
 
 	committed uint64 // known to the tests only: what raft would not take back
 }
@@ -61,6 +62,7 @@ func (m *model) next() uint64 {
 }
 
 func (m *model) store(from, to, term uint64) {
+	m.asleep = 0
 	for i := from; i <= to; i++ {
 		m.terms[i] = term
 	}
@@ -80,6 +82,7 @@ func (m *model) truncatePrefix(to uint64) {
 }
 
 func (m *model) truncateBack(from uint64) {
+	m.asleep = 0
 	for i := range m.terms {
 		if i >= from {
 			delete(m.terms, i)
@@ -116,6 +119,7 @@ func (m *model) live(to uint64) []uint64 {
 
 // save takes a snapshot of a machine.
 func (m *model) save(index, term uint64, state string) {
+	m.asleep = 0
 	m.snapIndex, m.snapTerm, m.snapState = index, term, state
 }
 
@@ -135,6 +139,7 @@ func (m *model) sweep(next []uint64, to uint64) {
 // install is a snapshot from a leader whose entries have these terms. kept are
 // those that the group has already.
 func (m *model) install(index, term uint64, state string, live []uint64, termOf func(uint64) uint64, kept map[uint64]bool) {
+	m.asleep = 0
 	own := map[uint64]bool{}
 	for i := range kept {
 		_, inLog := m.terms[i]

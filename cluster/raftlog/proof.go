@@ -179,10 +179,15 @@ func (g *Group) checkAcknowledged(termAt func(index uint64) (uint64, error)) err
 	why := ""
 	switch {
 	case !g.place.known():
-		if last == 0 && len(g.stable.values) == 0 {
-			return nil // a new group
+		switch {
+		case last == 0 && len(g.stable.values) == 0: // a new group
+			g.place.readNothing()
+			return nil
+		case last > 1 || g.snapshot.index() > 0:
+			why = doubtNoSlot
+		default: // it was being founded
+			g.place.claim()
 		}
-		why = doubtNoSlot
 	case r.doubt != "":
 	case r.index > last:
 		why = fmt.Sprintf(doubtShort, last, r.index)

@@ -28,6 +28,7 @@ type actor struct {
 	d     dice
 	term  uint64
 	small bool // states are
+	slept uint64
 	// behind is not nil if what is appended is synced behind. It is told of each append, and of
 	// the moment when all of them are durable.
 	behind func(durable bool)
@@ -68,7 +69,7 @@ func (a *actor) step() (string, error) {
 		a.g.awaitDurable()
 		a.behind(true)
 	}
-	switch a.d.to(15) {
+	switch a.d.to(17) {
 	case 0, 1, 2, 3:
 		return a.append()
 	case 4:
@@ -85,6 +86,8 @@ func (a *actor) step() (string, error) {
 		return a.compact()
 	case 12:
 		return a.install()
+	case 16, 17:
+		return a.sleep()
 	case 13:
 		a.g.s.segments.retire()
 		a.g.s.tidySegments(0, int(a.d.to(2)))
@@ -332,6 +335,21 @@ func (a *actor) unload() (string, error) {
 		a.lag(a.behind)
 	}
 	return "unload", nil
+}
+
+// sleep records that the group sleeps.
+func (a *actor) sleep() (string, error) {
+	if last := a.m.next() - 1; last == 0 || !a.g.overlap.settled() {
+		return "not asleep", nil
+	}
+	a.slept++
+	a.m.asleep = a.slept
+	a.then(false)
+	what := fmt.Sprintf("sleep %d", a.slept)
+	if !Sleep(a.g, binary.BigEndian.AppendUint64(nil, a.slept)) {
+		return what, errors.New("it is refused")
+	}
+	return what, nil
 }
 
 // withoutSegments has all payload sections lie in Pebble, so that groups may be unloaded at any time.

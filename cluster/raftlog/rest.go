@@ -213,6 +213,11 @@ func (s *Store) tidySegments(garbage int64, spare int) {
 
 // rewrite writes what groups have in segments to others.
 func (s *Store) rewrite(victims map[uint32]bool) {
+	for _, id := range s.segments.countedIn(victims) {
+		if _, err := s.Group(id); err != nil {
+			s.log.Warn("a group cannot be read to move what it has in segments", slog.Any("group", id), slog.String("error", err.Error()))
+		}
+	}
 	s.mu.Lock()
 	var groups []*Group
 	for _, sl := range s.groups {

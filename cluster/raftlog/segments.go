@@ -131,7 +131,9 @@ type segments struct {
 	active *segment   // sections are added to it; nil: none was begun
 	full   []*segment // to be sealed
 	queue  []waitingSection
-	unread map[fsm.GroupID]struct{}
+	unread map[fsm.GroupID]struct{} // groups that have something in segments, and have not said what
+	// counted are groups that were not read, and what is theirs is counted all the same: in which segments it is.
+	counted map[fsm.GroupID][]uint32
 }
 
 func newSegments(o Options, log *slog.Logger, fail func(string, ...any)) *segments {
@@ -179,7 +181,7 @@ func (s *segments) open(fs vfs.FS, dir string, groups func() []fsm.GroupID) erro
 		}
 	}
 	if len(s.all) > 0 {
-		s.unread = map[fsm.GroupID]struct{}{}
+		s.unread, s.counted = map[fsm.GroupID]struct{}{}, map[fsm.GroupID][]uint32{}
 		for _, id := range groups() {
 			s.unread[id] = struct{}{}
 		}
@@ -430,11 +432,52 @@ func (s *segments) loaded(id fsm.GroupID, spans []span) error {
 			return fmt.Errorf("segment %d: %w", sp.segment, errShort)
 		}
 	}
+	if _, is := s.counted[id]; is {
+		delete(s.counted, id)
+		return nil
+	}
 	for _, sp := range spans {
 		s.all[sp.segment].live += sp.bytes()
 	}
 	s.account(id)
 	return nil
+}
+
+// count is loaded for a group that is not read. It reports whether all of it is there.
+func (s *segments) count(id fsm.GroupID, spans []span) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.ContainsFunc(spans, func(sp span) bool { return s.all[sp.segment] == nil }) {
+		return false
+	}
+	for _, sp := range spans {
+		s.all[sp.segment].live += sp.bytes()
+		if !slices.Contains(s.counted[id], sp.segment) {
+			s.counted[id] = append(s.counted[id], sp.segment)
+		}
+	}
+	s.account(id)
+	return true
+}
+
+// countedIn lists groups that were not read and have something in one of these segments; nil: in any.
+func (s *segments) countedIn(segments map[uint32]bool) (ids []fsm.GroupID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, in := range s.counted {
+		if slices.ContainsFunc(in, func(number uint32) bool { return segments[number] }) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// isCounted reports whether a group that was not read has something in segments.
+func (s *segments) isCounted(id fsm.GroupID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, is := s.counted[id]
+	return is
 }
 
 // forgotten notes that the store has nothing of a group any more.

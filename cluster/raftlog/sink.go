@@ -210,7 +210,7 @@ func (k *Sink) finish() error {
 		return errNotLive
 	}
 	k.addChunk()
-	k.g.place.claim()
+	k.g.begin()
 	k.g.awaitDurable()
 	k.g.closing.Lock()
 	defer k.g.closing.Unlock()
@@ -230,6 +230,7 @@ func (k *Sink) save() error {
 		return err
 	}
 	g.s.setSealed(k.batch(), prefixOf(kindMeta, g.id), k.meta.append(nil))
+	g.place.rouse(g.s, k.b)
 	g.s.commit(k.b, pebble.Sync)
 	k.b = nil
 
@@ -264,6 +265,7 @@ func (k *Sink) install() error {
 	g.s.deleteRange(b, indexKey(kindHeader, g.id, 0), indexKey(kindHeader, g.id, now.index+1))
 	g.s.setSealed(b, prefixOf(kindMeta, g.id), k.meta.append(nil))
 	g.s.setSealed(b, prefixOf(kindInstalled, g.id), now.append(nil))
+	g.place.rouse(g.s, b)
 	ledger := g.place.beginSync()
 	g.loose.commit(g.s, b, pebble.Sync)
 	if k.b = nil; ledger != nil {

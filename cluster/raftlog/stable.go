@@ -85,12 +85,14 @@ func (t *stable) check(name string, value []byte) error {
 
 // store stores a value that is no vote, durably unless it is a term.
 func (t *stable) store(name string, value []byte) {
-	t.g.place.claim()
+	t.g.begin()
 	b, durably := t.g.s.db.NewBatch(), pebble.Sync
 	t.g.s.setSealed(b, t.key([]byte(name)), value)
 	if name == TermKey {
 		t.g.place.rise(binary.BigEndian.Uint64(value))
 		durably = pebble.NoSync
+	} else {
+		t.g.place.rouse(t.g.s, b)
 	}
 	t.g.s.commit(b, durably)
 }
@@ -99,7 +101,7 @@ func (t *stable) store(name string, value []byte) {
 // the group has written before. It waits for that if this member decides alone, or may.
 func (t *stable) vote(candidate []byte) {
 	g := t.g
-	g.place.claim()
+	g.begin()
 	term, w := t.number(VoteTermKey), unsynced{g: g, b: g.s.db.NewBatch()}
 	g.s.setSealed(w.b, t.key([]byte(VoteTermKey)), binary.BigEndian.AppendUint64(nil, term))
 	g.s.setSealed(w.b, t.key([]byte(VotedForKey)), candidate)
@@ -124,7 +126,7 @@ func (t *stable) SetOwner(owner string) error {
 	if t.dropped {
 		return ErrDropped
 	}
-	t.g.place.claim()
+	t.g.begin()
 	b := t.g.s.db.NewBatch()
 	t.g.s.setSealed(b, t.key([]byte(OwnerKey)), []byte(owner))
 	t.g.s.commit(b, pebble.NoSync)

@@ -154,8 +154,7 @@ func (s *Store) open(fs vfs.FS, dir string, o Options) error {
 			st, unread = s.readStamp()
 		}
 		if !s.suspects() || attempt == healAttempts {
-			groups := func() []fsm.GroupID { return append(s.storedGroups(), s.ledger.groups()...) }
-			if err := s.segments.open(fs, dir, groups); err != nil {
+			if err := s.segments.open(fs, dir, func() []fsm.GroupID { return groupsInSegments(s) }); err != nil {
 				return err
 			}
 			return s.prove(found, lost, st, unread)
@@ -274,11 +273,14 @@ func (s *Store) forget(g *Group) bool {
 // GroupIDs returns the groups that have data on disk, or had according to the ledger, in ascending
 // order.
 func (s *Store) GroupIDs() ([]fsm.GroupID, error) {
-	ids, err := s.listGroups()
-	if err != nil && !isDamage(err) {
-		return nil, fmt.Errorf("list groups: %w", err)
+	ids := s.ledger.groups()
+	if s.ledger.partial { // else it has each before the store has anything of it
+		stored, err := s.listGroups()
+		if err != nil && !isDamage(err) {
+			return nil, fmt.Errorf("list groups: %w", err)
+		}
+		ids = append(ids, stored...)
 	}
-	ids = append(ids, s.ledger.groups()...)
 	slices.Sort(ids)
 	return slices.Compact(ids), nil
 }
@@ -293,13 +295,28 @@ func (s *Store) storedGroups() []fsm.GroupID {
 }
 
 func (s *Store) listGroups() ([]fsm.GroupID, error) {
+	return groupsWith(s, kindStable, kindHeader, kindMeta)
+}
+
+// groupsInSegments returns the groups that have something in segments, or may have.
+func groupsInSegments(s *Store) []fsm.GroupID {
+	ids, err := groupsWith(s, kindExtent)
+	if err != nil {
+		s.log.Error("the log store cannot be read in full", slog.Any("error", err))
+		return append(s.storedGroups(), s.ledger.groups()...)
+	}
+	return ids
+}
+
+// groupsWith returns the groups that have records of some kinds, repeatedly those that have several.
+func groupsWith(s *Store, some ...kind) ([]fsm.GroupID, error) {
 	it, err := s.db.NewIter(nil)
 	if err != nil {
 		return nil, err
 	}
 	defer it.Close()
 	var ids []fsm.GroupID
-	for _, k := range []kind{kindStable, kindHeader, kindMeta} {
+	for _, k := range some {
 		end := []byte{byte(k) + 1}
 		for ok := it.SeekGE([]byte{byte(k)}); ok && it.Key()[0] == byte(k); {
 			id := groupOf(it.Key())
@@ -318,6 +335,15 @@ func (s *Store) listGroups() ([]fsm.GroupID, error) {
 // group's raft must have been shut down; a Group that was returned before refuses to store
 // anything afterwards.
 func (s *Store) DropGroup(id fsm.GroupID) error {
+	if !s.Has(id) {
+		s.ledger.forget(id)
+		return nil
+	}
+	if s.segments.isCounted(id) {
+		if _, err := s.Group(id); err != nil { // what it has in segments is let go of one by one
+			return err
+		}
+	}
 	s.mu.Lock()
 	sl := s.groups[id]
 	delete(s.groups, id)

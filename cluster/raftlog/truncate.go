@@ -125,6 +125,7 @@ func (g *Group) deleteRun(b *pebble.Batch, k kind, first, last uint64, n int) {
 func (g *Group) truncateSuffix(first uint64) {
 	last := g.entries.last()
 	b := g.s.db.NewBatch()
+	g.place.rouse(g.s, b)
 	for _, k := range []kind{kindHeader, kindPayload, kindExtent} {
 		g.s.deleteRange(b, indexKey(k, g.id, first), indexKey(k, g.id, last+1))
 	}

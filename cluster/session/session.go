@@ -406,6 +406,9 @@ func (q *sessionQueue) publish(p *fsm.Publish, ceiling uint64, store bool, group
 		q.enqueue.DueAt, q.enqueue.DelayPlusOne = int64(s.At), uint64(s.Delay+1)
 		q.enqueue.ScheduleId, q.enqueue.Conflict = s.ID, s.Conflict
 	}
+	if q.needs.as.Times != nil && !store {
+		q.setTimes(p, q.needs.as.Times)
+	}
 	if q.needs.as.MessageID { // mostly it is not needed, and the properties are not read
 		q.enqueue.MessageId = string(q.session.publisher.properties.Property(p.Payload, catalog.PropertyMessageID))
 	}

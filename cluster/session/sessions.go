@@ -34,6 +34,8 @@ type Properties interface {
 	Describe(m *fsm.Message) *fsm.Table
 	// Body returns the body of a message, as Describe shows its properties. It may be a part of the payload.
 	Body(p fsm.Payload) []byte
+	// Time reads the instant that a header holds. ok is false if there is none, or no such header.
+	Time(p fsm.Payload, header string) (at fsm.Time, ok bool)
 	// Check reports what is wrong with a payload that no protocol has checked.
 	Check(p fsm.Payload) error
 	// Encode encodes properties of the names and types that Describe gives. The error is a

@@ -18,6 +18,7 @@
 //	    -sim.keep folder                          and the disks of all nodes at its end, if it fails; with
 //	                                              -sim.hours in a folder for each seed
 //	    -sim.five                                 drawn scripts with five nodes
+//	    -sim.asleep                               drawn scripts in which queues sleep: see below
 //	    -sim.here                                 in this process: see Limits
 //	go test ./cluster/sim -run TestFindings -sim.findings all -timeout 0
 //	                                              builds with old mends taken back: see below
@@ -47,6 +48,17 @@
 // is to be readable by its owner only. TestLeaderLosesPower checks that what is
 // recorded leads to the states that the nodes were in, and that a log of which one
 // entry is another leads to others.
+//
+// # Sleep
+//
+// In a script with idle, queues sleep that do nothing for that many milliseconds, all of
+// them. -sim.asleep draws 20 to 500 ms, and adds steps between those of other scripts:
+// clients pause, so that queues fall asleep at all replicas; a replica is woken, or its
+// leadership moved; nodes are killed, drained and revived; members are removed and added
+// again, in scripts in which no bits flip. With the tag invariants what a replica sleeps
+// with is compared with what it wakes with.
+//
+//	go test -tags invariants ./cluster/sim -run TestScripts -sim.hours 10 -sim.asleep -v -timeout 0
 //
 // # Runs
 //

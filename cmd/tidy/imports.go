@@ -61,7 +61,7 @@ var importRules = []importRule{
 	{tree: "cluster/catalog", project: []string{"cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm", "fsm/catalog", "proto/..."}},
 	{tree: "cluster/election", project: []string{"cluster/peer", "cluster/replica", "cluster/worker", "fsm"}},
 	{tree: "cluster/group", project: []string{
-		"cluster/clock", "cluster/durations", "cluster/election", "cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm", "fsm/catalog", "fsm/queue", "proto/...",
+		"cluster/clock", "cluster/durations", "cluster/election", "cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm", "fsm/catalog", "fsm/invariants", "fsm/queue", "proto/...",
 	}},
 	// They know nothing of sessions.
 	{tree: "cluster/membership/...", project: []string{"cluster/audit", "cluster/catalog", "cluster/certs", "cluster/explain", "cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm/...", "proto/..."}},

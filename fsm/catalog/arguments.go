@@ -28,17 +28,25 @@ type argument struct {
 	check func(v *logpb.Value) string
 }
 
+func (a argument) is() string { return a.name }
+
+// queueArgument is an argument of queue.declare.
+type queueArgument struct {
+	argument
+	since uint32 // as in key
+}
+
 // queueArguments are the arguments of queue.declare that have a meaning, in the order of keys, in which they are
 // checked. The dead-letter exchange is checked before all of them. Arguments that are not listed there are stored and
 // ignored.
-var queueArguments = func() (rows []argument) {
+var queueArguments = func() (rows []queueArgument) {
 	for _, k := range keys {
 		check := k.reason
 		if k.asArgument != nil {
 			check = k.asArgument
 		}
 		if k.declared != byPolicyOnly {
-			rows = append(rows, argument{"x-" + k.name, k.declared == compared, check})
+			rows = append(rows, queueArgument{argument{"x-" + k.name, k.declared == compared, check}, k.since})
 		}
 	}
 	return rows
@@ -171,7 +179,7 @@ func (s *clusterSettings) ValidateQueueArguments(vhost, name string, args *fsm.T
 	}
 	for _, a := range queueArguments {
 		value := lookup(args, a.name)
-		if value == nil || a.name == typeArgument && s.isUntyped(value) {
+		if value == nil || a.since > s.FSMVersion() || a.name == typeArgument && s.isUntyped(value) {
 			continue
 		}
 		if reason := a.check(value); reason != "" {
@@ -572,9 +580,9 @@ var (
 	}
 )
 
-func argumentNames(rows []argument) (names []string) {
+func argumentNames[A interface{ is() string }](rows []A) (names []string) {
 	for _, a := range rows {
-		names = append(names, a.name)
+		names = append(names, a.is())
 	}
 	return names
 }

@@ -296,6 +296,14 @@ const noEnds = 1
 type Needs struct {
 	MessageID bool // it finds duplicates by it
 	Label     bool // it remembers what publishers call messages, for its record of ends
+	// Times are headers in which messages say when they are due and when they expire; nil: it reads none.
+	Times *HeaderTimes
+}
+
+// HeaderTimes are names of headers that hold times; empty: none does.
+type HeaderTimes struct {
+	Due, Expiry string
+	Delay       fsm.Millis // of a message that does not say when it is due
 }
 
 // Needs returns what a queue must be told about messages, as its arguments and
@@ -305,5 +313,10 @@ func (vs *vhosts) Needs(q *Queue) Needs {
 		return Needs{Label: true}
 	}
 	e := effective{q.Arguments, vs.match(q).definition()}
-	return Needs{MessageID: e.value("dedup-window").GetInt() != 0, Label: stored(e.value("audit-max")) != noEnds}
+	n := Needs{MessageID: e.value("dedup-window").GetInt() != 0, Label: stored(e.value("audit-max")) != noEnds}
+	due, expiry := e.value("delivery-time-header"), e.value("expiry-header")
+	if due != nil || expiry != nil {
+		n.Times = &HeaderTimes{string(due.GetStr()), string(expiry.GetStr()), fsm.Millis(e.value("delivery-delay").GetInt())}
+	}
+	return n
 }

@@ -71,7 +71,7 @@ func (q *Queue) equivalent(d *logpb.DeclareQueue, s *clusterSettings) error {
 		return err
 	}
 	for _, a := range queueArguments {
-		if !a.compared {
+		if !a.compared || a.since > s.FSMVersion() {
 			continue
 		}
 		if err := sameArgument(a.name, where, d.GetArguments(), q.Arguments); err != nil {

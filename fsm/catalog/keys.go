@@ -97,7 +97,7 @@ type key struct {
 	// foreign: a policy with this key matches no replicated queue, unless it is lenient, see PutPolicy. Such keys are
 	// idle.
 	foreign bool
-	// since is the version from which on policies have the key; 0: always.
+	// since is the version from which on policies have the key, and queue.declare reads it; 0: always.
 	since uint32
 }
 
@@ -139,6 +139,8 @@ var keys = []key{
 	{name: "idle-counts-routed", value: yesOrNo, declared: compared},
 	{name: "hold", value: yesOrNo, declared: compared},
 	{name: "delivery-delay", value: whole(0, MaxTTL), declared: compared, what: "a valid delivery delay", argue: weakWins},
+	{name: "delivery-time-header", value: aHeader, declared: compared, what: "a valid name of a header", argue: weakWins, since: headerTimes},
+	{name: "expiry-header", value: aHeader, declared: compared, what: "a valid name of a header", argue: weakWins, since: headerTimes},
 	{name: "max-length", value: whole(0, math.MaxInt64-1), declared: compared, what: "a valid maximum length", merge: smaller, argue: smaller},
 	{name: "max-length-bytes", value: whole(0, math.MaxInt64-1), declared: compared, what: "a valid maximum length in bytes", merge: smaller, argue: smaller},
 	{name: "max-in-memory-length", value: whole(0, math.MaxInt64), declared: compared, what: "a valid maximum memory in bytes", merge: smaller, idle: true},
@@ -245,11 +247,28 @@ func among(reason string, values ...string) value {
 
 var (
 	anyText = value{longstr, "a string of at most 255 bytes"} // see shortInPolicies
+	aHeader = value{headerName, "a string of 1 to 255 bytes"}
 	yesOrNo = value{boolean, "`true`, `false`"}
 	age     = value{checkAge, "a number and Y, M, D, h, m or s"}
 	// listOfSteps takes what retrySteps reads.
 	listOfSteps = value{checkSteps, "a string: waits from 1 ms, separated by commas, at most 32"}
 )
+
+// headerTimes is the version from which on headers named by a queue's settings say when its messages are due and expire.
+const headerTimes = 3
+
+// headerName accepts what can be the name of a header.
+func headerName(v *logpb.Value) string {
+	switch s, ok := text(v); {
+	case !ok:
+		return unacceptableType(v)
+	case s == "":
+		return "invalid_header_name"
+	case len(s) > fsm.MaxShort:
+		return fmt.Sprintf("{value_too_long,%d}", len(s))
+	}
+	return ""
+}
 
 // checkAge accepts a whole number from 1 to 2^32-1 and one letter for the unit.
 func checkAge(v *logpb.Value) string {

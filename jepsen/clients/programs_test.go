@@ -3,8 +3,12 @@ package clients
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -55,54 +59,123 @@ func TestPrograms(t *testing.T) {
 		long.Test(t)
 		celery(t, ctx, nodes)
 	})
+	t.Run("tasks for later of celery", func(t *testing.T) {
+		long.Test(t)
+		celeryLater(t, ctx, nodes)
+	})
 	t.Run("prefetch of celery", func(t *testing.T) { celeryPrefetch(t, ctx, nodes) })
 	t.Run("amqp-tools", func(t *testing.T) { tools(t, ctx, nodes) })
+}
+
+// workshop runs Celery on a queue, and on others whose names begin with that of the queue.
+type workshop struct {
+	t     *testing.T
+	ctx   context.Context
+	nodes *cluster.Cluster
+	queue string
+	done  string // the file in which tasks say that they were done
+}
+
+// mustCelery finds Celery.
+func mustCelery(t *testing.T, ctx context.Context, nodes func() *cluster.Cluster, queue string) *workshop {
+	t.Helper()
+	if out, err := exec.CommandContext(ctx, "/usr/bin/python3", "-c", "import celery").CombinedOutput(); err != nil {
+		t.Skipf("not installed: celery: %v %s", err, out)
+	}
+	return &workshop{t, ctx, nodes(), queue, filepath.Join(t.TempDir(), "done")}
+}
+
+func (w *workshop) command(node int, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	cmd := exec.CommandContext(w.ctx, "/usr/bin/python3", args...)
+	cmd.Dir = "testdata"
+	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "QUEUE="+w.queue, "DONE="+w.done, "BROKER=amqp://guest:guest@"+w.nodes.Nodes[node].AMQP+"//")
+	out := &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = out, out
+	return cmd, out
+}
+
+// start starts a worker; stop lets it end what it is doing.
+func (w *workshop) start(node int, args ...string) (stop func()) {
+	worker, log := w.command(node, append([]string{"-m", "celery", "-A", "celery_app", "worker", "--loglevel", "info"}, args...)...)
+	worker.Cancel = func() error { return worker.Process.Signal(syscall.SIGTERM) }
+	worker.WaitDelay = 20 * time.Second
+	if err := worker.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	return func() {
+		if err := worker.Process.Signal(syscall.SIGTERM); err != nil {
+			w.t.Error(err)
+		}
+		if err := worker.Wait(); err != nil {
+			w.t.Errorf("worker: %v", err)
+		}
+		if w.t.Failed() {
+			w.t.Logf("worker:\n%s", log)
+		}
+	}
+}
+
+func (w *workshop) do(what string) {
+	work, out := w.command(2, "celery_app.py", what)
+	if err := work.Run(); err != nil || !strings.HasSuffix(out.String(), "ok\n") {
+		w.t.Errorf("%s: %v\n%s", what, err, out)
+	}
 }
 
 // celery has workers do tasks: results, groups, retries, a countdown, what is too late, late acks, priorities,
 // what a process was doing that is killed, and questions to the worker.
 func celery(t *testing.T, ctx context.Context, nodes func() *cluster.Cluster) {
-	if out, err := exec.CommandContext(ctx, "/usr/bin/python3", "-c", "import celery").CombinedOutput(); err != nil {
-		t.Skipf("not installed: celery: %v %s", err, out)
+	w := mustCelery(t, ctx, nodes, "celery.work")
+	w.do("before")
+	defer w.start(1, "--pool", "solo", "-Q", "celery.work,celery.work.urgent", "-n", "one@h")()
+	defer w.start(0, "--concurrency", "1", "-Q", "celery.work.risky", "-n", "two@h")()
+	w.do("work")
+}
+
+// celeryLater gives workers tasks for later. By a policy the broker holds them until they are due, so workers hold none
+// of them, may be restarted meanwhile, and do each once, in time; what has expired does not come to them.
+func celeryLater(t *testing.T, ctx context.Context, nodes func() *cluster.Cluster) {
+	w := mustCelery(t, ctx, nodes, "celery.eta")
+	n := w.nodes.Nodes[0]
+	if err := n.SetPolicy(ctx, cluster.Policy{
+		Name: "eta", Pattern: "^celery[.]eta[.]later$", ApplyTo: "queues", Definition: map[string]any{"delivery-time-header": "eta", "expiry-header": "expires"},
+	}); err != nil {
+		t.Fatal(err)
 	}
-	command := func(node int, args ...string) (*exec.Cmd, *bytes.Buffer) {
-		cmd := exec.CommandContext(ctx, "/usr/bin/python3", args...)
-		cmd.Dir = "testdata"
-		cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "QUEUE=celery.work",
-			"BROKER=amqp://guest:guest@"+nodes().Nodes[node].AMQP+"//")
-		out := &bytes.Buffer{}
-		cmd.Stdout, cmd.Stderr = out, out
-		return cmd, out
+	args := []string{"--pool", "solo", "--prefetch-multiplier", "1", "-Q", "celery.eta.later", "-n"}
+	stop := w.start(1, append(args, "one@h")...)
+	defer w.start(0, append(args, "two@h")...)()
+	w.do("eta")
+	if q, err := n.Queue(ctx, "celery.eta.later"); err != nil || q.Unacknowledged != 0 || q.Scheduled != 9000 {
+		t.Errorf("%v: workers hold %d, %d are scheduled", err, q.Unacknowledged, q.Scheduled)
 	}
-	start := func(node int, args ...string) (stop func()) {
-		worker, log := command(node, append([]string{"-m", "celery", "-A", "celery_app", "worker", "--loglevel", "info"}, args...)...)
-		worker.Cancel = func() error { return worker.Process.Signal(syscall.SIGTERM) }
-		worker.WaitDelay = 20 * time.Second
-		if err := worker.Start(); err != nil {
+	lines := func() []string {
+		all, err := os.ReadFile(w.done)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)
 		}
-		return func() {
-			if err := worker.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Error(err)
-			}
-			if err := worker.Wait(); err != nil {
-				t.Errorf("worker: %v", err)
-			}
-			if t.Failed() {
-				t.Logf("worker:\n%s", log)
-			}
-		}
+		return strings.Split(string(all), "\n")
 	}
-	do := func(what string) {
-		work, out := command(2, "celery_app.py", what)
-		if err := work.Run(); err != nil || !strings.HasSuffix(out.String(), "ok\n") {
-			t.Errorf("%s: %v\n%s", what, err, out)
-		}
+	for len(lines()) < 3000 && ctx.Err() == nil {
+		time.Sleep(10 * time.Millisecond)
 	}
-	do("before")
-	defer start(1, "--pool", "solo", "-Q", "celery.work,celery.work.urgent", "-n", "one@h")()
-	defer start(0, "--concurrency", "1", "-Q", "celery.work.risky", "-n", "two@h")()
-	do("work")
+	stop()
+	defer w.start(2, append(args, "three@h")...)()
+	for len(lines()) <= 9000 && ctx.Err() == nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	seen := map[int]bool{}
+	for _, line := range lines()[:9000] {
+		var i int
+		var late float64
+		if _, err := fmt.Sscan(line, &i, &late); err != nil || seen[i] || i%10 == 9 || late < 0 {
+			t.Errorf("%q: %v, done before: %v", line, err, seen[i])
+		}
+		seen[i] = true
+	}
+	if q, err := n.Queue(ctx, "celery.eta.later"); err != nil || q.Ready != 0 || q.Scheduled != 0 || len(lines()) != 9001 {
+		t.Errorf("%v: %d are ready, %d scheduled, %d were done", err, q.Ready, q.Scheduled, len(lines())-1)
+	}
 }
 
 // celeryPrefetch limits the consumers of three queues together, raises the limit and

@@ -21,6 +21,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.soonReady(q, 0, at.Add(ms(3000)))
 		t.by(at.Add(ms(3000))).mustComeOnce(d, 1000)
 	}},
+	{id: "T-112h", what: "times in headers of the publisher's own, and the leader is killed while the messages wait: none early, none lost, none twice", run: timesOfHeaderAndKill},
 	{id: "D49", what: "dead letters arrive once although their queue's leader dies", run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-dead-letter-exchange", x, "x-dead-letter-strategy", "at-least-once", "x-overflow", "reject-publish")

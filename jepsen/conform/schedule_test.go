@@ -153,6 +153,8 @@ var scheduleRows = suite{test: "TestSchedule", title: "Many deadlines, schedules
 		t.must(err)
 		t.equal("scheduled, all", fmt.Sprint(info.Scheduled, info.Messages), "5 5")
 	}},
+	{id: "T-110h", what: "x-delivery-time-header: a message is ready when that header says, as RFC 3339 in any zone, seconds or milliseconds; what holds no time is ready at once", run: timesOfHeader},
+	{id: "T-111h", what: "expiry-header by policy: a message dies when that header says, be it delayed or not; one that has expired dies at once, without reaching a waiting consumer", run: expiriesOfHeader},
 	{id: "T-170", what: "the leader's clock an hour ahead, nobody agrees: nothing expires early, clock_skew is raised", test: "cluster: TestWrongClockOfLeader; jepsen: TestExpiryWithWrongClock"},
 	{id: "T-171", what: "the leader's clock an hour behind: a TTL lasts no longer", test: "cluster: TestWrongClockOfLeader; jepsen: TestExpiryWithWrongClock"},
 	{id: "T-175", what: "the same log on several replicas, restarted, from snapshots and offline: equal bytes after 400,000 random timed operations", test: "fsm/fsmtest: TestModel, TestCutOfEntries, TestRedundantTicks"},

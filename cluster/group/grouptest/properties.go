@@ -53,3 +53,6 @@ func (NoProperties) Delay(fsm.Payload) fsm.Millis { return 0 }
 
 // Deaths: none.
 func (NoProperties) Deaths(fsm.Payload) []*logpb.Death { return nil }
+
+// Time: none.
+func (NoProperties) Time(fsm.Payload, string) (fsm.Time, bool) { return 0, false }

@@ -3,6 +3,7 @@ import os
 import signal
 import sys
 import time
+from datetime import datetime, timezone
 
 from celery import Celery, group
 from celery.exceptions import TaskRevokedError
@@ -11,9 +12,10 @@ from kombu import Exchange, Queue
 app = Celery("quorate", broker=os.environ["BROKER"], backend="rpc://")
 work_queue = os.environ["QUEUE"]
 urgent = Queue(work_queue + ".urgent", Exchange(work_queue + ".urgent"), work_queue + ".urgent", queue_arguments={"x-max-priority": 10})
+later = Queue(work_queue + ".later", Exchange(work_queue + ".later"), work_queue + ".later", queue_arguments={"x-queue-type": "quorum"})
 risky = Queue(work_queue + ".risky", Exchange(work_queue + ".risky"), work_queue + ".risky", queue_arguments={"x-queue-type": "quorum", "x-delivery-limit": 5})
 app.conf.update(
-    task_queues=[Queue(work_queue, Exchange(work_queue), work_queue), urgent, risky],
+    task_queues=[Queue(work_queue, Exchange(work_queue), work_queue), urgent, risky, later],
     task_reject_on_worker_lost=True, worker_prefetch_multiplier=1,
     broker_transport_options={"confirm_publish": True},
     task_default_queue=work_queue, worker_send_task_events=True, task_send_sent_event=True,
@@ -57,6 +59,13 @@ def dies(self):
     return "lived"
 
 
+@app.task(acks_late=True, ignore_result=True)
+def note(n, eta):
+    """Writes that it was done, and how late, in one piece: other workers write there, too."""
+    with open(os.environ["DONE"], "ab", buffering=0) as done:
+        done.write(b"%d %f\n" % (n, time.time() - eta))
+
+
 def check(holds, *what):
     if not holds:
         raise SystemExit("check failed: %r" % (what,))
@@ -97,7 +106,18 @@ def work():
     print("ok")
 
 
-if __name__ == "__main__" and sys.argv[1:] in (["before"], ["work"]):
+def eta():
+    """Gives work for later to workers that wait: 10,000 tasks, a tenth of which expires before it is due."""
+    begin = time.time() + 30
+    for n in range(10000):
+        at = begin + n / 1000
+        late = {"expires": datetime.fromtimestamp(at - 1, timezone.utc)} if n % 10 == 9 else {}
+        note.apply_async((n, at), eta=datetime.fromtimestamp(at, timezone.utc), queue=later.name, **late)
+    check(time.time() < begin, "publishing takes longer than the tasks wait")
+    print("ok")
+
+
+if __name__ == "__main__" and sys.argv[1:] in (["before"], ["work"], ["eta"]):
     import celery_app  # by the name that the worker knows its tasks under
 
     getattr(celery_app, sys.argv[1])()

@@ -1,0 +1,48 @@
+package session
+
+import (
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// setTimes has a message wait and expire as its headers say that the queue's settings name. What it says by the broker's
+// own headers comes first for when it is due; of two times at which it expires the earlier counts. The lock is held.
+func (q *sessionQueue) setTimes(p *fsm.Publish, names *catalog.HeaderTimes) {
+	properties, e, now := q.session.publisher.properties, &q.enqueue, fsm.Time(q.session.publisher.node.Now())
+	if names.Due != "" && p.Schedule == nil {
+		if at, ok := properties.Time(p.Payload, names.Due); ok {
+			e.DueAt = int64(at)
+		}
+	}
+	if names.Expiry == "" {
+		return
+	}
+	if at, ok := properties.Time(p.Payload, names.Expiry); ok {
+		expireAt(e, at, now, names.Delay)
+	}
+}
+
+// expireAt has a message expire at an instant, however long it is on its way: its TTL counts from now, or from when
+// it is due, which is after delay if it does not say so. One that would expire before it is due dies when it comes,
+// since it can be delivered at no time.
+func expireAt(e *logpb.Enqueue, at, now fsm.Time, delay fsm.Millis) {
+	due := now + fsm.Time(delay)
+	switch {
+	case e.DueAt != 0:
+		due = max(fsm.Time(e.DueAt), now)
+	case e.DelayPlusOne != 0:
+		due = now + fsm.Time(e.DelayPlusOne-1)
+	}
+	if at <= due {
+		e.DueAt, e.DelayPlusOne, e.ScheduleId, e.Conflict = 0, 1, "", 0
+		e.TtlFrom, e.TtlPlusOne = int64(min(at, now)-1), 2 // it has passed
+		return
+	}
+	if due == now {
+		e.TtlFrom = int64(now)
+	}
+	if ttl := uint64(at-due) + 1; e.TtlPlusOne == 0 || ttl < e.TtlPlusOne {
+		e.TtlPlusOne = ttl
+	}
+}
