@@ -219,7 +219,7 @@ func (t *shared) shrink(r *record) {
 }
 
 // replayed makes the machine of a replica that sleeps from its log. All of that is committed (R1).
-func (h *Host) replayed(spec *Spec, at uint64) (*queue.Machine, error) {
+func replayed(h *Host, spec *Spec, at uint64) (*queue.Machine, error) {
 	log, err := h.config.Store.Group(spec.Group)
 	if err != nil {
 		return nil, err

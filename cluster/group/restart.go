@@ -8,11 +8,21 @@ import (
 )
 
 // resumeLeading sees to it that the groups have leaders that slept when the process ended. Those that were led here elect
-// this node again, which all others wait for. Of those whose leaders' nodes are not there, others are elected, as when a
-// node dies.
+// this node again, which all others wait for, once enough of them are up. Of those whose leaders' nodes are not there,
+// others are elected, as when a node dies.
 func (s *sleepers) resumeLeading() {
 	h := s.host
 	self := h.config.Node
+	own := h.groups.sleepers(func(_ *Group, r *record) bool { return r.leader == self && !r.leads })
+	electable := func(g *Group) bool {
+		r := g.asleep.Load()
+		return r == nil || s.voter.hasMajority(r)
+	}
+	for len(own) > 0 && !slices.ContainsFunc(own, electable) { // else all would be woken in vain
+		if !h.pause(takeoverWait) {
+			return
+		}
+	}
 	s.down(self, func() bool { return true })
 	if !h.pause(orphanAfter) {
 		return

@@ -145,7 +145,7 @@ func (r *record) held(h *Host, spec *Spec) *queue.Machine {
 	case !r.stored:
 		return h.newMachine(*spec) // nothing has happened in the queue
 	default:
-		if m, err = h.replayed(spec, r.at.Index); err == nil {
+		if m, err = replayed(h, spec, r.at.Index); err == nil {
 			r.machine = m
 		}
 	}
@@ -372,7 +372,7 @@ func (g *Group) current(r *record) *record {
 		leader = ""
 	}
 	if r.stored && !r.leads {
-		at.raft = g.host.storedTerm(g.spec.Group, at.raft)
+		at.raft = storedTerm(g.host, g.spec.Group, at.raft)
 	}
 	if at == r.at && leader == r.leader {
 		return r
@@ -384,7 +384,7 @@ func (g *Group) current(r *record) *record {
 }
 
 // storedTerm is the term in the group's store, unless that is earlier.
-func (h *Host) storedTerm(id fsm.GroupID, known uint64) uint64 {
+func storedTerm(h *Host, id fsm.GroupID, known uint64) uint64 {
 	log, err := h.config.Store.Group(id)
 	if err != nil {
 		return known // it is opened next

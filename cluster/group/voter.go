@@ -293,7 +293,7 @@ func (g *Group) lost(from string, it election.Item) (level bool) {
 	case r.leads && r.at.raft < it.Term:
 		g.call()
 	case !r.leads && r.at.Position == it.Position && r.at.raft <= it.Term:
-		if it.Term > r.at.raft && !g.host.hear(g.spec.Group, it.Term) {
+		if it.Term > r.at.raft && !hear(g.host, g.spec.Group, it.Term) {
 			return false
 		}
 		n := r.in(it.Term, from)
@@ -348,7 +348,7 @@ func (r *record) in(term uint64, leader string) *record {
 }
 
 // hear stores a term that another member leads in, as raft would (R3).
-func (h *Host) hear(id fsm.GroupID, term uint64) bool {
+func hear(h *Host, id fsm.GroupID, term uint64) bool {
 	store := h.config.Store
 	log, err := store.Group(id)
 	if err != nil {

@@ -182,25 +182,31 @@ func sleeperVotes(t *testing.T) bool {
 func TestTakeoverNeedsMajority(t *testing.T) {
 	t.Parallel()
 	c := mustTrio(t, sleepy)
-	c.mustOpen(1)
-	c.mustTake(1, enqueues(1, -1, "a"), 1)
-	g := c.mustSleep(1)[1]
-	r, v := g.asleep.Load(), g.host.sleepers.voter
-	g.believe(r.at.raft, "")
-	it := election.Item{Kind: election.ItemVote, Group: 1, Term: r.at.raft + 1, Position: r.at.Position}
-	self := g.host.config.Node
-	if len(v.vote(self, []election.Item{it})) != 1 {
-		t.Fatal("it does not vote for itself")
+	for id, selfFirst := range map[fsm.GroupID]bool{1: false, 2: true} {
+		c.mustOpen(id)
+		c.mustTake(id, enqueues(1, -1, "a"), 1)
+		g := c.mustSleep(id)[1]
+		r, v := g.asleep.Load(), g.host.sleepers.voter
+		g.believe(r.at.raft, "")
+		it := election.Item{Kind: election.ItemVote, Group: id, Term: r.at.raft + 1, Position: r.at.Position}
+		self := g.host.config.Node
+		if len(v.vote(self, []election.Item{it})) != 1 {
+			t.Fatal("it does not vote for itself")
+		}
+		v.polls[id] = &poll{term: it.Term}
+		late := it
+		late.Term--
+		first, last := trioNames[0], self
+		if selfFirst {
+			first, last = self, trioNames[0]
+		}
+		v.voted("another", []election.Item{late})
+		v.voted(first, []election.Item{it})
+		v.voted(first, []election.Item{it})
+		if p := v.polls[id]; p == nil || len(p.votes) != 1 {
+			t.Fatalf("it counts %+v", p)
+		}
+		v.voted(last, []election.Item{it})
+		await(t, "it leads", func() bool { return g.Leading() == it.Term || !g.Asleep() && g.Term() >= it.Term })
 	}
-	v.polls[1] = &poll{term: it.Term}
-	late := it
-	late.Term--
-	v.voted("another", []election.Item{late})
-	v.voted(trioNames[0], []election.Item{it})
-	v.voted(trioNames[0], []election.Item{it})
-	if p := v.polls[1]; p == nil || len(p.votes) != 1 {
-		t.Fatalf("it counts %+v", p)
-	}
-	v.voted(self, []election.Item{it})
-	await(t, "it leads", func() bool { return g.Leading() == it.Term || !g.Asleep() && g.Term() >= it.Term })
 }

@@ -365,8 +365,8 @@ func (w *world) leader(queue string) string {
 	}
 	for _, name := range w.names {
 		if p := w.nodes[name].running(); p != nil {
-			for _, r := range p.node.Replicas() {
-				if r.Name == queue && r.Leader {
+			for _, r := range p.node.Management().Node.ReplicasOf(queue, false) { // with a hash it would wait for one that wakes
+				if r.Leader {
 					return name
 				}
 			}
