@@ -21,7 +21,7 @@ func (c *nodes) mustBeUnborn(queue string) {
 		if g := n.host.Group(q.Group); g == nil || !g.Asleep() {
 			c.t.Errorf("%s is not asleep at %s", queue, name)
 		}
-		if raftlog.Has(n.stores.queues, q.Group) {
+		if (&raftlog.Records{Store: n.stores.queues}).Has(q.Group) {
 			c.t.Errorf("%s has something of %s on disk", name, queue)
 		}
 	}

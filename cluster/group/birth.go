@@ -28,11 +28,11 @@ type Leader struct {
 // Bear adds this node's replica of a new queue, which sleeps, and writes nothing: what its members have is known from
 // its declaration. False: it has to be opened, because something of it is here already, or time runs for it.
 func (h *Host) Bear(spec Spec, first Leader) bool {
-	if !h.Bears(spec.Config) || spec.Joins || h.Group(spec.Group) != nil || raftlog.Has(h.config.Store, spec.Group) {
+	if !h.Bears(spec.Config) || spec.Joins || h.Group(spec.Group) != nil || (&raftlog.Records{Store: h.config.Store}).Has(spec.Group) {
 		return false
 	}
 	g := &Group{spec: spec, host: h}
-	r := unborn(h, &g.spec, first)
+	r := h.sleepers.unborn(&g.spec, first)
 	if g.asleep.Store(r); !h.groups.addAsleep(g) {
 		return false
 	}
@@ -55,7 +55,8 @@ func (h *Host) Bears(c *QueueConfig) bool {
 func ends(c *QueueConfig) bool { return c.GetExpires() != 0 || c.GetAutoDeleteOnIdle() != 0 }
 
 // unborn is the record of a replica of which nothing is stored.
-func unborn(h *Host, spec *Spec, first Leader) *record {
+func (s *sleepers) unborn(spec *Spec, first Leader) *record {
+	h := s.host
 	now, at := time.Now(), h.config.Clock.Now()
 	r := &record{
 		at: foundedAt, leads: first.Node == h.config.Node, leader: first.Node, process: first.Process,
@@ -106,7 +107,7 @@ func (g *Group) Settle() error {
 	if r != nil {
 		store.Found(founding(&g.spec))
 	}
-	raftlog.Begin(store)
+	store.Begin()
 	if r != nil {
 		r.unborn.Store(false)
 		g.host.config.Store.Unload(g.spec.Group)

@@ -60,7 +60,7 @@ func (r *record) store(log *raftlog.Group, spec *Spec) {
 	if len(r.state) <= maxStoredState {
 		s.State = r.state
 	}
-	raftlog.Sleep(log, appendFields(binary.BigEndian.AppendUint32(nil, storedLayout), reflect.ValueOf(&s).Elem()))
+	(&raftlog.Records{}).Put(log, appendFields(binary.BigEndian.AppendUint32(nil, storedLayout), reflect.ValueOf(&s).Elem()))
 }
 
 var errLayout = errors.New("it is of another program")
@@ -109,7 +109,8 @@ func (h *Host) TakeUp(spec func(id fsm.GroupID) (s Spec, ok bool)) (n int) {
 		return 0
 	}
 	now := time.Now()
-	raftlog.Sleepers(h.config.Store, func(a raftlog.Asleep) {
+	records := &raftlog.Records{Store: h.config.Store}
+	records.All(func(a raftlog.Asleep) {
 		sp, ok := spec(a.Group)
 		if !ok {
 			return
@@ -129,6 +130,9 @@ func (h *Host) TakeUp(spec func(id fsm.GroupID) (s Spec, ok bool)) (n int) {
 			h.config.Logger.Debug("a group that slept is opened", "group", a.Group, "error", err)
 		}
 	})
+	if records.Void > 0 {
+		h.config.Logger.Warn("records of groups that slept are not true any more", "groups", records.Void)
+	}
 	h.tasks.Go(h.sleepers.resumeLeading)
 	return n
 }

@@ -284,7 +284,7 @@ func (i *instance) rest(led uint64) (r *record) {
 	r.members = i.Configuration()
 	if r.leads {
 		r.leader = i.Node()
-		r.setLacking(unreachable(i.host, r.members))
+		r.setLacking(i.host.sleepers.voter.unreachable(r.members))
 	}
 	i.close() // R2: what raft has taken until it has ended is in the log
 	i.host.elections.End(i.spec.Group)
@@ -330,16 +330,6 @@ func (r *record) unload(h *Host, id fsm.GroupID) {
 	if r.level && r.state != nil {
 		h.config.Store.Unload(id)
 	}
-}
-
-// unreachable returns those members whose nodes are down.
-func unreachable(h *Host, members []replica.Member) (nodes []string) {
-	for _, m := range members {
-		if m.Node != h.config.Node && !h.config.Mesh.Alive(m.Node) {
-			nodes = append(nodes, m.Node)
-		}
-	}
-	return nodes
 }
 
 // wake returns the instance of a group that may sleep, and waits until it is as it was; nil: the group has ended.

@@ -319,7 +319,7 @@ func (g *Group) won(term uint64) bool {
 		g.call() // nobody has seen to it since
 	}
 	if w.at.Index > foundedAt.Index { // which every member has
-		w.setLacking(append(unreachable(h, w.members), w.lacking()...))
+		w.setLacking(append(h.sleepers.voter.unreachable(w.members), w.lacking()...))
 	}
 	w.stamper.Begin(h.config.Clock, w.stats.Clock)
 	g.put(w)
@@ -356,4 +356,14 @@ func hear(h *Host, id fsm.GroupID, term uint64) bool {
 	}
 	defer store.Unload(id)
 	return log.SetUint64([]byte(raftlog.TermKey), term) == nil
+}
+
+// unreachable returns those members whose nodes are down.
+func (v *voter) unreachable(members []replica.Member) (nodes []string) {
+	for _, m := range members {
+		if m.Node != v.host.config.Node && !v.host.config.Mesh.Alive(m.Node) {
+			nodes = append(nodes, m.Node)
+		}
+	}
+	return nodes
 }

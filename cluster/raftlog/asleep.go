@@ -19,22 +19,28 @@ const asleepVersion = 1
 //	version          1 byte
 //	index, its term  8 bytes each: what the log ends with
 //	snapshot         8 bytes, the number of the newest one; 0: there is none
-//	the rest         what the owner needs to know of the group, see Sleep
+//	the rest         what the owner needs to know of the group, see Put
 const asleepFixed = 1 + 8 + 8 + 8
 
-// Asleep is what a group is that nothing has been stored of since Sleep.
+// Records are those of groups whose raft does not run.
+type Records struct {
+	Store *Store
+	Void  int // how many All has found that are not true
+}
+
+// Asleep is what a group is that nothing has been stored of since Put.
 type Asleep struct {
 	Group            fsm.GroupID
 	Term             uint64 // raft's, unless only the store has heard of a later one
 	Index, IndexTerm uint64 // what the log ends with
-	Data             []byte // as Sleep was given it; valid until the next record
+	Data             []byte // as Put was given it; valid until the next record
 }
 
-// Sleep records what an owner needs to know of a group to leave it as it is after a restart. It waits for no disk: a power
+// Put records what an owner needs to know of a group to leave it as it is after a restart. It waits for no disk: a power
 // failure may take the record, and nothing else. It ends with the next entry, snapshot or value that is stored, in the
 // same batch; terms and votes leave it. False: nothing is
 // recorded, since the log is empty, something of it is not durable yet, or the group is in doubt.
-func Sleep(g *Group, data []byte) bool {
+func (*Records) Put(g *Group, data []byte) bool {
 	g.stable.mu.Lock()
 	defer g.stable.mu.Unlock()
 	g.mu.Lock()
@@ -72,9 +78,10 @@ func (s *snapshotState) number() uint64 {
 	return s.meta.number
 }
 
-// Sleepers calls f for every group whose record is true: the log ends as it says, the snapshot is the same, and the ledger
+// All calls f for every group whose record is true: the log ends as it says, the snapshot is the same, and the ledger
 // knows of nothing else. The others are deleted. No group is read, and none may be in use. Call it once, after Open.
-func Sleepers(s *Store, f func(a Asleep)) {
+func (r *Records) All(f func(a Asleep)) {
+	s := r.Store
 	c := &sleepCheck{s: s, at: map[kind]*cursor{}, gone: s.db.NewBatch()}
 	err := c.open()
 	if err == nil {
@@ -83,9 +90,7 @@ func Sleepers(s *Store, f func(a Asleep)) {
 	if err = errors.Join(err, c.close()); err != nil { // who is not named is opened
 		s.log.Error("the groups that slept cannot be listed in full", slog.String("error", err.Error()))
 	}
-	if c.void > 0 {
-		s.log.Warn("records of groups that slept are not true any more", slog.Int("groups", c.void))
-	}
+	r.Void = c.void
 }
 
 // sleepCheck holds the records of groups that sleep against the rest of the store, in one pass: all are in the order of

@@ -17,7 +17,7 @@ import (
 // asleepIn lists what the groups say that sleep in a store which was just opened.
 func asleepIn(s *Store) map[fsm.GroupID]string {
 	all := map[fsm.GroupID]string{}
-	Sleepers(s, func(a Asleep) { all[a.Group] = fmt.Sprintf("%d/%d in %d: %s", a.IndexTerm, a.Index, a.Term, a.Data) })
+	(&Records{Store: s}).All(func(a Asleep) { all[a.Group] = fmt.Sprintf("%d/%d in %d: %s", a.IndexTerm, a.Index, a.Term, a.Data) })
 	return all
 }
 
@@ -27,7 +27,7 @@ func mustSleep(t testing.TB, s *Store, id fsm.GroupID) *Group {
 	g := mustGroup(t, s, id)
 	mustVoteFor(t, g, 2, "a")
 	mustStore(t, g, 1, 5, 2)
-	if !Sleep(g, []byte("data")) {
+	if !(&Records{}).Put(g, []byte("data")) {
 		t.Fatal("it is refused")
 	}
 	return g
@@ -44,7 +44,7 @@ func TestAsleep(t *testing.T) {
 	}
 	mustSave(t, mustGroup(t, s, 2), 5, 2, []byte("state"), 1, 2, 3, 4)
 	must(t, mustGroup(t, s, 2).DeleteRange(1, 5)) // nothing is left behind the snapshot
-	if !Sleep(mustGroup(t, s, 2), []byte("other data")) {
+	if !(&Records{}).Put(mustGroup(t, s, 2), []byte("other data")) {
 		t.Fatal("it is refused")
 	}
 	if votes := s.Vote("b", []Ballot{{Group: 3, Term: 7, Index: 5, IndexTerm: 2}}); !votes[0] {
@@ -69,22 +69,22 @@ func TestAsleep(t *testing.T) {
 // Nothing is recorded of a group that has nothing, of one that has written what is not durable, or of one in doubt.
 func TestSleepIsRefused(t *testing.T) {
 	o := newOverlapped(t, "a", "b")
-	if Sleep(mustGroup(t, o.s, 9), nil) {
+	if (&Records{}).Put(mustGroup(t, o.s, 9), nil) {
 		t.Error("an empty group sleeps")
 	}
 	o.gate.close()
 	must(t, o.StoreLog(&raft.Log{Index: 11, Term: 1}))
-	if Sleep(o.Group, nil) {
+	if (&Records{}).Put(o.Group, nil) {
 		t.Error("it sleeps with an entry that is not durable")
 	}
 	o.gate.open()
 	o.awaitDurable()
 	o.place.change(func(r *record) { r.doubt = "lost" })
-	if Sleep(o.Group, nil) {
+	if (&Records{}).Put(o.Group, nil) {
 		t.Error("it sleeps in doubt")
 	}
 	must(t, o.Prove())
-	if !Sleep(o.Group, nil) {
+	if !(&Records{}).Put(o.Group, nil) {
 		t.Error("it is refused when all of that is over")
 	}
 }
@@ -127,7 +127,7 @@ func TestVoidRecord(t *testing.T) {
 		}},
 		{"a snapshot of another configuration", func(g *Group) {
 			mustSave(t, g, 5, 2, []byte("state"))
-			if !Sleep(g, nil) {
+			if !(&Records{}).Put(g, nil) {
 				t.Error("it is refused")
 			}
 			forget(g)
@@ -226,7 +226,7 @@ func TestSegmentsOfSleepers(t *testing.T) {
 		mustSave(t, g, 20, 1, []byte("state"), 2)
 		must(t, g.DeleteRange(1, 20))
 		g.Release([]uint64{1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20})
-		if !Sleep(g, nil) {
+		if !(&Records{}).Put(g, nil) {
 			t.Fatal("it is refused")
 		}
 	}
@@ -273,7 +273,7 @@ func TestAsleepWithOpenSegment(t *testing.T) {
 	g := mustGroup(t, s, 1)
 	lead(t, g, 1)
 	must(t, g.StoreLogs(bigLogs(1, 1)))
-	if !Sleep(g, nil) {
+	if !(&Records{}).Put(g, nil) {
 		t.Fatal("it is refused")
 	}
 	must(t, s.db.LogData(nil, pebble.Sync))
@@ -305,7 +305,7 @@ func BenchmarkAsleep(b *testing.B) {
 		g.entries.append(1, infos, 2)
 		g.mu.Unlock()
 		g.place.acknowledge(5, 2)
-		if !Sleep(g, data) || !s.Unload(id) {
+		if !(&Records{}).Put(g, data) || !s.Unload(id) {
 			b.Fatal("it is refused")
 		}
 	}
@@ -317,7 +317,7 @@ func BenchmarkAsleep(b *testing.B) {
 		must(b, err)
 		b.StartTimer()
 		n := 0
-		Sleepers(s, func(Asleep) { n++ })
+		(&Records{Store: s}).All(func(Asleep) { n++ })
 		if n != groups {
 			b.Fatalf("%d sleep", n)
 		}

@@ -95,7 +95,7 @@ func (s *Store) vote(b *pebble.Batch, candidate string, of Ballot) bool {
 		if r.candidate != "" {
 			own[VotedForKey] = []byte(r.candidate)
 		}
-		putFounding(s, b, of.Group, f.log(), f.values(own))
+		(&founding{log: f.log(), values: f.values(own)}).put(s, b, of.Group)
 		p.found(f.first(), false)
 		r, end, _ = p.getWithEnd()
 	}

@@ -107,7 +107,7 @@ func (c *crash) recovered(t *testing.T, again bool, r *rand.Rand) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	c.asleep = 0
-	Sleepers(s, func(a Asleep) { c.asleep = binary.BigEndian.Uint64(a.Data) })
+	(&Records{Store: s}).All(func(a Asleep) { c.asleep = binary.BigEndian.Uint64(a.Data) })
 	g, err := s.Group(1)
 	if err != nil {
 		return err

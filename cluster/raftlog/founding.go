@@ -40,23 +40,23 @@ func (f *Founding) values(own map[string][]byte) map[string][]byte {
 	return all
 }
 
-// putFounding adds the records of a founding to a batch.
-func putFounding(s *Store, b *pebble.Batch, id fsm.GroupID, l *raft.Log, values map[string][]byte) {
-	for name, value := range values {
-		s.setSealed(b, append(prefixOf(kindStable, id), name...), value)
-	}
-	key := indexKey(kindHeader, id, l.Index)
-	header := make([]byte, headerSize(l))
-	putHeader(header, key, l, 0)
-	s.set(b, key, header)
-}
-
 // founding is what a group was founded with and has not written.
 type founding struct {
 	first  string
 	log    *raft.Log
 	entry  *entry
 	values map[string][]byte
+}
+
+// put adds its records to a batch.
+func (f *founding) put(s *Store, b *pebble.Batch, id fsm.GroupID) {
+	for name, value := range f.values {
+		s.setSealed(b, append(prefixOf(kindStable, id), name...), value)
+	}
+	key := indexKey(kindHeader, id, f.log.Index)
+	header := make([]byte, headerSize(f.log))
+	putHeader(header, key, f.log, 0)
+	s.set(b, key, header)
 }
 
 // founder founds a group, and writes what it was founded with.
@@ -91,13 +91,13 @@ func (n *founder) Found(f Founding) bool {
 // IsUnborn reports whether nothing of the group is stored but what it was founded with, or not even that.
 func (n *founder) IsUnborn() bool { return n.founding.Load() != nil }
 
-// Begin writes what a group was founded with, durably.
-func Begin(g *Group) {
-	if g.IsUnborn() {
-		g.begin()
-		b := g.s.db.NewBatch()
-		g.s.must(b.LogData(nil, nil))
-		g.s.commit(b, pebble.Sync)
+// Begin writes what the group was founded with, durably.
+func (n *founder) Begin() {
+	if n.IsUnborn() {
+		n.begin()
+		b := n.g.s.db.NewBatch()
+		n.g.s.must(b.LogData(nil, nil))
+		n.g.s.commit(b, pebble.Sync)
 	}
 }
 
@@ -118,7 +118,7 @@ func (n *founder) begin() {
 	g.place.found(f.first, true)
 	g.s.ledger.sync()
 	b := g.s.db.NewBatch()
-	putFounding(g.s, b, g.id, f.log, f.values)
+	f.put(g.s, b, g.id)
 	g.s.commit(b, pebble.NoSync)
 	n.founding.Store(nil)
 }
@@ -138,7 +138,8 @@ func (p *place) found(first string, claims bool) {
 }
 
 // Has reports whether there may be anything of a group.
-func Has(s *Store, id fsm.GroupID) bool {
+func (r *Records) Has(id fsm.GroupID) bool {
+	s := r.Store
 	s.mu.Lock()
 	loaded := s.groups[id] != nil
 	s.mu.Unlock()

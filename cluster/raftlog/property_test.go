@@ -346,7 +346,7 @@ func (a *actor) sleep() (string, error) {
 	a.m.asleep = a.slept
 	a.then(false)
 	what := fmt.Sprintf("sleep %d", a.slept)
-	if !Sleep(a.g, binary.BigEndian.AppendUint64(nil, a.slept)) {
+	if !(&Records{}).Put(a.g, binary.BigEndian.AppendUint64(nil, a.slept)) {
 		return what, errors.New("it is refused")
 	}
 	return what, nil

@@ -295,12 +295,12 @@ func (s *Store) storedGroups() []fsm.GroupID {
 }
 
 func (s *Store) listGroups() ([]fsm.GroupID, error) {
-	return groupsWith(s, kindStable, kindHeader, kindMeta)
+	return groupsWith(s.db, kindStable, kindHeader, kindMeta)
 }
 
 // groupsInSegments returns the groups that have something in segments, or may have.
 func groupsInSegments(s *Store) []fsm.GroupID {
-	ids, err := groupsWith(s, kindExtent)
+	ids, err := groupsWith(s.db, kindExtent)
 	if err != nil {
 		s.log.Error("the log store cannot be read in full", slog.Any("error", err))
 		return append(s.storedGroups(), s.ledger.groups()...)
@@ -309,8 +309,8 @@ func groupsInSegments(s *Store) []fsm.GroupID {
 }
 
 // groupsWith returns the groups that have records of some kinds, repeatedly those that have several.
-func groupsWith(s *Store, some ...kind) ([]fsm.GroupID, error) {
-	it, err := s.db.NewIter(nil)
+func groupsWith(db *pebble.DB, some ...kind) ([]fsm.GroupID, error) {
+	it, err := db.NewIter(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -335,7 +335,7 @@ func groupsWith(s *Store, some ...kind) ([]fsm.GroupID, error) {
 // group's raft must have been shut down; a Group that was returned before refuses to store
 // anything afterwards.
 func (s *Store) DropGroup(id fsm.GroupID) error {
-	if !Has(s, id) {
+	if !(&Records{Store: s}).Has(id) {
 		s.ledger.forget(id)
 		return nil
 	}

@@ -32,9 +32,9 @@ type first struct {
 	known   chan struct{} // closed when settled
 }
 
-func newFirst(r *Replica, of *Resumption) *first {
+func newFirst(of *Resumption, over, ending <-chan struct{}) *first {
 	return &first{
-		index: of.At.Index + 1, term: of.Term, over: r.tenure.over(), ending: r.ending,
+		index: of.At.Index + 1, term: of.Term, over: over, ending: ending,
 		stored: make(chan struct{}), applied: make(chan struct{}), known: make(chan struct{}),
 	}
 }
