@@ -406,7 +406,7 @@ func (g *Group) settle(i *instance, r *record) {
 	}
 	g.mu.Unlock()
 	if !i.proposer.busy() {
-		i.BeginWithout()
+		i.Begin(nil)
 	}
 	switch {
 	case begins:

@@ -101,7 +101,9 @@ func (c *dozers) rest(id fsm.GroupID) {
 
 // until waits for what is about to happen.
 func (c *dozers) until(what string, f func() bool) {
-	for limit := time.Now().Add(patience); !f(); time.Sleep(100 * time.Microsecond) {
+	tick := time.NewTicker(100 * time.Microsecond)
+	defer tick.Stop()
+	for limit := time.Now().Add(patience); !f(); <-tick.C {
 		if time.Now().After(limit) {
 			c.t.Fatalf("not in time: %s", what)
 		}

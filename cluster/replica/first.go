@@ -32,26 +32,20 @@ type first struct {
 	known   chan struct{} // closed when settled
 }
 
-func (r *Replica) newFirst(of *Resumption) *first {
+func newFirst(of *Resumption, r *Replica) *first {
 	return &first{
 		index: of.At.Index + 1, term: of.Term, over: r.tenure.over(), ending: r.ending,
 		stored: make(chan struct{}), applied: make(chan struct{}), known: make(chan struct{}),
 	}
 }
 
-// Begin makes an entry the first one of a leader that resumes its term. The result is nil if that has begun.
+// Begin makes an entry the first one of a leader that resumes its term; nil: its group has nothing to propose. The result
+// is nil if there is none, or the leader has begun.
 func (r *Replica) Begin(l *raft.Log) raft.ApplyFuture {
-	if f := r.first; f != nil && f.settle(l) {
+	if f := r.first; f != nil && f.settle(l) && l != nil {
 		return f
 	}
 	return nil
-}
-
-// BeginWithout has a leader begin that resumes its term, and whose group has nothing to propose.
-func (r *Replica) BeginWithout() {
-	if r.first != nil {
-		r.first.settle(nil)
-	}
 }
 
 // settle decides with what the leader begins, and reports whether that was open.

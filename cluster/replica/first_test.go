@@ -12,7 +12,7 @@ import (
 // mustResume returns a leader that resumes term 3 behind entry 7.
 func mustResume() (*Replica, *first) {
 	r := New(Config{})
-	r.first = r.newFirst(&Resumption{Leads: true, Serves: true, Term: 3, At: Position{2, 7}})
+	r.first = newFirst(&Resumption{Leads: true, Serves: true, Term: 3, At: Position{2, 7}}, r)
 	return r, r.first
 }
 
@@ -33,7 +33,7 @@ func TestFirstEntry(t *testing.T) {
 		want   raft.LogType
 	}{
 		{"the group's", func(r *Replica) raft.ApplyFuture { return r.Begin(proposal()) }, asRaftBegins(), true, raft.LogCommand},
-		{"none", func(r *Replica) raft.ApplyFuture { r.BeginWithout(); return r.Begin(proposal()) }, asRaftBegins(), true, raft.LogNoop},
+		{"none", func(r *Replica) raft.ApplyFuture { r.Begin(nil); return r.Begin(proposal()) }, asRaftBegins(), true, raft.LogNoop},
 		{"of another leader", func(r *Replica) raft.ApplyFuture { return r.Begin(proposal()) }, []*raft.Log{{Index: 8, Term: 4, Type: raft.LogNoop}}, false, raft.LogNoop},
 		{"another entry", func(r *Replica) raft.ApplyFuture { return r.Begin(proposal()) }, []*raft.Log{{Index: 9, Term: 3, Type: raft.LogNoop}}, false, raft.LogNoop},
 		{"a barrier", func(r *Replica) raft.ApplyFuture { return r.Begin(proposal()) }, []*raft.Log{{Index: 8, Term: 3, Type: raft.LogBarrier}}, false, raft.LogBarrier},

@@ -241,7 +241,7 @@ func (m *Machine) Restore(r io.Reader) error {
 	n := New(m.name, m.id)
 	n.newest, n.bounds = m.newest, m.bounds
 	n.ends.keep(m.ends.kept())
-	if err := n.read(r); err != nil {
+	if err := n.restore(buffered(r)); err != nil {
 		return err
 	}
 	*m = *n
@@ -252,19 +252,19 @@ func (m *Machine) Restore(r io.Reader) error {
 func Restored(name string, id fsm.QueueID, newest uint32, r io.Reader) (*Machine, error) {
 	m := New(name, id)
 	m.Supports(newest)
-	if err := m.read(r); err != nil {
+	if err := m.restore(buffered(r)); err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
-// read restores a new machine.
-func (m *Machine) read(r io.Reader) error {
+// buffered reads in large pieces, with a buffer no larger than what there is.
+func buffered(r io.Reader) *bufio.Reader {
 	size := encoderBuffer
 	if l, ok := r.(interface{ Len() int }); ok {
 		size = min(l.Len(), size)
 	}
-	return m.restore(bufio.NewReaderSize(r, size))
+	return bufio.NewReaderSize(r, size)
 }
 
 // restore reads into a new machine: consumers before what they hold, messages before their indexes,
