@@ -140,7 +140,7 @@ func TestUnbornVotes(t *testing.T) {
 		mustBeFounded(t, g, f)
 		mustHaveVoted(t, g, term, "b")
 	}
-	if r := &Records{Store: s}; r.Has(5) || r.Has(9) || !r.Has(1) {
+	if r := (&Records{Store: s}); r.Has(5) || r.Has(9) || !r.Has(1) {
 		t.Error("it has other groups")
 	}
 }

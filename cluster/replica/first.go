@@ -32,17 +32,17 @@ type first struct {
 	known   chan struct{} // closed when settled
 }
 
-func newFirst(of *Resumption, over, ending <-chan struct{}) *first {
+func newFirst(of *Resumption, r *Replica) *first {
 	return &first{
-		index: of.At.Index + 1, term: of.Term, over: over, ending: ending,
+		index: of.At.Index + 1, term: of.Term, over: r.tenure.over(), ending: r.ending,
 		stored: make(chan struct{}), applied: make(chan struct{}), known: make(chan struct{}),
 	}
 }
 
-// Begin makes an entry the first one of a leader that resumes its term. The result is nil if that has begun. l nil: the
-// group has nothing to propose.
+// Begin makes an entry the first one of a leader that resumes its term; nil: its group has nothing to propose. The result
+// is nil if there is none, or the leader has begun.
 func (r *Replica) Begin(l *raft.Log) raft.ApplyFuture {
-	if f := r.first; f != nil && f.settle(l) {
+	if f := r.first; f != nil && f.settle(l) && l != nil {
 		return f
 	}
 	return nil

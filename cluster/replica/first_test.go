@@ -12,7 +12,7 @@ import (
 // mustResume returns a leader that resumes term 3 behind entry 7.
 func mustResume() (*Replica, *first) {
 	r := New(Config{})
-	r.first = newFirst(&Resumption{Leads: true, Serves: true, Term: 3, At: Position{2, 7}}, r.tenure.over(), r.ending)
+	r.first = newFirst(&Resumption{Leads: true, Serves: true, Term: 3, At: Position{2, 7}}, r)
 	return r, r.first
 }
 

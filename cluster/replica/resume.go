@@ -32,7 +32,7 @@ func (r *Replica) resume(o *Opening, check *entryCheck) error {
 	of, t, stable := o.Resumes, r.transport, r.stable()
 	of.started = make(chan struct{})
 	if of.Leads && of.Serves {
-		r.first = newFirst(of, r.tenure.over(), r.ending)
+		r.first = newFirst(of, r)
 		o.Machine = firstMachine{o.Machine.(raft.BatchingFSM), r.first}
 	}
 	if of.Leads {

@@ -241,7 +241,7 @@ func (m *Machine) Restore(r io.Reader) error {
 	n := New(m.name, m.id)
 	n.newest, n.bounds = m.newest, m.bounds
 	n.ends.keep(m.ends.kept())
-	if err := n.restore(sized(r)); err != nil {
+	if err := n.restore(buffered(r)); err != nil {
 		return err
 	}
 	*m = *n
@@ -252,14 +252,14 @@ func (m *Machine) Restore(r io.Reader) error {
 func Restored(name string, id fsm.QueueID, newest uint32, r io.Reader) (*Machine, error) {
 	m := New(name, id)
 	m.Supports(newest)
-	if err := m.restore(sized(r)); err != nil {
+	if err := m.restore(buffered(r)); err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
-// sized buffers what is read of r, which may say how long it is.
-func sized(r io.Reader) *bufio.Reader {
+// buffered reads in large pieces, with a buffer no larger than what there is.
+func buffered(r io.Reader) *bufio.Reader {
 	size := encoderBuffer
 	if l, ok := r.(interface{ Len() int }); ok {
 		size = min(l.Len(), size)
