@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/replica"
 )
@@ -151,10 +152,29 @@ func (s *sleepers) bear(orphans []*Group) (born []*Group) {
 			for _, g := range unborn {
 				g.forsake()
 			}
+			if s.voter.inquire(unborn); !s.pause(takeoverWait) {
+				return
+			}
 			s.voter.takeOver(unborn, "", func() bool { return true })
 		})
 	}
 	return born
+}
+
+// inquire asks the other members who leads groups, by a request for votes in no term: this one may have been down, or out of
+// reach, when they got their leader. Who leads answers, and nobody votes.
+func (v *voter) inquire(groups []*Group) {
+	h, ask := v.host, map[string][]byte{}
+	for _, g := range groups {
+		for _, m := range g.Configuration() {
+			if m.Node != h.config.Node && v.alive(m.Node) {
+				ask[m.Node] = election.AppendItem(ask[m.Node], election.Item{Kind: election.ItemVote, Group: g.spec.Group})
+			}
+		}
+	}
+	for node, list := range ask {
+		h.elections.Send(node, list)
+	}
 }
 
 // hasMajority reports whether enough members are up to elect a leader.

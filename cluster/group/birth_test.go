@@ -314,3 +314,50 @@ func TestUnbornWithoutMajority(t *testing.T) {
 	}
 	await(t, "it is led", func() bool { return c.leads(1) })
 }
+
+// A member that did not reach the leader when it came to know of groups asks for it, be that the leader of the first term or
+// one that has taken over, and takes nothing from it. Nobody waits for a first member that was restarted.
+func TestMemberAsksWhoLeadsUnborn(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, drowsy)
+	ids := c.mustBear(8, 0, 1)
+	h := c.hosts[2]
+	for _, id := range ids {
+		if !h.Bear(bornSpec(id), Leader{}) {
+			t.Fatal("it has to be opened")
+		}
+	}
+	for _, id := range ids {
+		await(t, "it knows who leads", func() bool { return h.Group(id).Leader() == trioNames[0] })
+	}
+	c.mustBeUnborn(ids)
+	c.mustStop(2)
+	c.mustStop(0)
+	c.restartAt(0, drowsy)
+	for _, id := range ids {
+		if !c.hosts[0].Bear(bornSpec(id), Leader{}) {
+			t.Fatal("it has to be opened")
+		}
+	}
+	began := time.Now()
+	for _, id := range ids {
+		await(t, "it is led in a later term", func() bool { return c.hosts[0].Group(id).Leading()+c.hosts[1].Group(id).Leading() > 1 })
+	}
+	if took := time.Since(began); took > restartPatience/2 {
+		t.Errorf("they are led after %v", took)
+	}
+	h = c.restartAt(2, drowsy)
+	for _, id := range ids {
+		if !h.Bear(bornSpec(id), Leader{}) {
+			t.Fatal("it has to be opened")
+		}
+	}
+	for _, id := range ids {
+		await(t, "it knows who leads then", func() bool { l := h.Group(id).Leader(); return l != "" && l != trioNames[2] })
+		for _, h := range c.hosts {
+			if g := h.Group(id); !g.Asleep() {
+				t.Errorf("group %d is awake at %s", id, h.config.Node)
+			}
+		}
+	}
+}

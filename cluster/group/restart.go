@@ -43,8 +43,12 @@ func (s *sleepers) resumeLeading() {
 // due by now.
 func (s *sleepers) overdue(r *record, now time.Time) bool {
 	due := r.stats.NextDeadline
+	patience := s.patience
+	if r.isUnborn() { // it takes up none of these
+		patience = orphanAfter
+	}
 	return due != 0 && s.host.config.Clock.Now() > due ||
-		r.leader != s.host.config.Node && now.Sub(s.process(r.leader).since) >= s.patience
+		r.leader != s.host.config.Node && now.Sub(s.process(r.leader).since) >= patience
 }
 
 // lacking are the members that may lack entries.

@@ -216,12 +216,12 @@ func (v *voter) vote(candidate string, items []election.Item) (given []election.
 	return given
 }
 
-// mayVote reports what of raft's conditions for a vote is not on disk: no leader is known, and the candidate is a voter.
+// mayVote reports what of raft's conditions for a vote is not on disk: no leader is known, the term is one, and the candidate is a voter.
 // A replica that has more than the candidate does not vote, nor does it take the term.
 func (v *voter) mayVote(r *record, candidate string, it election.Item) bool {
 	led := r.leads || r.leader != "" && r.leader != candidate && v.alive(r.leader) && !v.host.sleepers.restarted(r)
 	votes := func(node string) bool { return slices.Contains(r.members, replica.Member{Node: node, Voter: true}) }
-	return r.level && !r.failed && !led && votes(candidate) && votes(v.host.config.Node) && !it.Position.Less(r.at.Position)
+	return r.level && !r.failed && !led && it.Term >= r.at.raft && votes(candidate) && votes(v.host.config.Node) && !it.Position.Less(r.at.Position)
 }
 
 // voted takes votes for this node.
