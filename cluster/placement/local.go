@@ -268,7 +268,7 @@ func (r *LocalReplicas) attempt(id fsm.GroupID) (again time.Duration, err error)
 		return min(left, asideEvery), err
 	}
 	switch g := host.Group(id); {
-	case g == nil && !r.bear(q):
+	case g == nil && !r.bear(q) && host.Group(id) == nil: // else it was born meanwhile
 		if _, err := host.Open(r.spec(q)); err != nil {
 			return 0, fmt.Errorf("open the replica of %s: %w", q, err)
 		}
