@@ -214,6 +214,54 @@ func TestRecoverCopiesReplica(t *testing.T) {
 	}
 }
 
+// Of queues in which nothing has happened the nodes that are left have nothing on disk: what may be lost is told as of any
+// other. A node that has lost its store shows nothing.
+func TestRecoverUnborn(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t)
+	c.mustBeCurrent()
+	cl := c.mustClient("n3")
+	cl.mustDeclare("q")
+	cl.mustDeclare("here", integer("x-quorum-initial-group-size", 1))
+	c.mustClient("n1").mustDeclare("elsewhere", integer("x-quorum-initial-group-size", 1))
+	c.mustBeUnborn("q")
+	cl.mustDeclare("used")
+	cl.publish("used", "m")
+	cl.confirmed()
+	c.mustAgreeOn("used")
+	until(t, "the catalogs are equal", func() bool {
+		return c.all["n1"].View().Index() == c.all["n3"].View().Index() && c.all["n2"].View().Index() == c.all["n3"].View().Index()
+	})
+	c.crash("n1")
+	c.crash("n2")
+	c.stop("n3")
+	check := func(rec *membership.Recovery, queue string, complete bool, loss string) {
+		t.Helper()
+		if q := recovered(rec, queue); q.Complete != complete || !strings.HasPrefix(q.Loss, loss) || (loss == "") != (q.Loss == "") {
+			t.Errorf("%+v", q)
+		}
+	}
+	alone, both := c.mustRecover(false, "n3"), c.mustRecover(false, "n3", "n2")
+	check(alone, "q", false, "messages that were confirmed and are only on n1, n2")
+	check(both, "q", true, "")
+	for _, rec := range []*membership.Recovery{alone, both} {
+		check(rec, "here", true, "")
+		check(rec, "elsewhere", false, "all messages")
+	}
+	if err := os.RemoveAll(filepath.Join(c.dir, "n2", membership.QueuesFolder)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the first one makes an empty store
+		check(c.mustRecover(false, "n3", "n2"), "q", false, "messages that were confirmed and are only on n1, n2")
+	}
+	c.lose("n1", "n2")
+	c.mustRecover(true, "n3")
+	c.mustOpen("n3")
+	for _, queue := range []string{"q", "here", "elsewhere"} {
+		until(t, queue+" has a leader", func() bool { return c.leader(queue) == "n3" })
+	}
+}
+
 // mustAgreeOn waits until all nodes have a replica of a queue, all in the same
 // state.
 func (c *nodes) mustAgreeOn(queue string) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -78,6 +79,7 @@ type dataFolder struct {
 	directory *directory
 	store     *raftlog.Store
 	groups    []fsm.GroupID // in the store
+	isWhole   func() bool   // the store can prove that it has all that it ever had
 	stable    *raftlog.Catalog
 	catalog   replica.Stored
 	view      *catalog.View
@@ -92,6 +94,7 @@ func openFolder(dir string, o RecoverOptions) (*dataFolder, error) {
 		return nil, err
 	}
 	r := &dataFolder{node: d.record().Name, directory: d}
+	r.isWhole = sync.OnceValue(r.proveStore)
 	if r.node == "" {
 		return nil, errors.Join(fmt.Errorf("%s does not say which node it belongs to", dir), r.close())
 	}
@@ -199,7 +202,7 @@ func inspect(main *dataFolder, all []*dataFolder) (*Recovery, error) {
 		case q.NeedsOther(number):
 			rec.Ended = append(rec.Ended, q.String())
 		case !q.Local:
-			g, err := inspectQueue(q, all)
+			g, err := inspectQueue(q, main.view, all)
 			if err != nil {
 				return nil, err
 			}
@@ -211,7 +214,7 @@ func inspect(main *dataFolder, all []*dataFolder) (*Recovery, error) {
 
 // inspectQueue chooses the replica of a queue that holds everything which any of the others can
 // prove.
-func inspectQueue(q *catalog.Queue, all []*dataFolder) (RecoveredGroup, error) {
+func inspectQueue(q *catalog.Queue, v *catalog.View, all []*dataFolder) (RecoveredGroup, error) {
 	g := RecoveredGroup{VHost: q.VHost, Name: q.Name, Group: uint32(q.Group), id: q.ID}
 	for _, r := range all {
 		if !slices.Contains(r.groups, q.Group) {
@@ -233,11 +236,44 @@ func inspectQueue(q *catalog.Queue, all []*dataFolder) (RecoveredGroup, error) {
 		g.Scheduled = int(stats.Scheduled.Messages + stats.Delayed.Messages)
 	}
 	if g.source == nil {
-		g.Voters, g.Loss = []string{}, "all messages: no replica is left, and the queue is created empty"
+		g.assessNothing(q, v, all)
 		return g, nil
 	}
 	g.assess(all)
 	return g, nil
+}
+
+// assessNothing determines what may be lost of a queue of which no folder has anything. A member of a queue in which nothing
+// has happened stores nothing, so those that are left prove that it is empty if a message would be on one of them.
+func (g *RecoveredGroup) assessNothing(q *catalog.Queue, v *catalog.View, all []*dataFolder) {
+	g.Voters, g.Loss = []string{}, "all messages: no replica is left, and the queue is created empty"
+	if v.HasMoved(q) {
+		return // its members had something before
+	}
+	members := q.MemberNames(v)
+	var gone []string
+	for _, m := range members {
+		if !slices.ContainsFunc(all, func(r *dataFolder) bool { return r.node == m && r.isWhole() }) {
+			gone = append(gone, m)
+		}
+	}
+	slices.Sort(gone)
+	switch {
+	case len(gone) == len(members):
+	case 2*len(gone) > len(members):
+		g.Loss = "messages that were confirmed and are only on " + strings.Join(gone, ", ")
+	default:
+		g.Loss, g.Complete = "", true
+	}
+}
+
+// proveStore reports whether the store of the queues can prove that it has all that it ever had: it has some, none of which is
+// in doubt. An empty one may have been made when it was opened for this.
+func (r *dataFolder) proveStore() bool {
+	return len(r.groups) > 0 && !slices.ContainsFunc(r.groups, func(id fsm.GroupID) bool {
+		log, err := r.store.Group(id)
+		return err != nil || log.Doubt() != ""
+	})
 }
 
 // assess determines what may be lost if one replica is taken for the whole group. A confirmed entry
