@@ -132,7 +132,7 @@ func TestManyMisspelled(t *testing.T) {
 	if _, _, _, err := AnnotatedTimes(b); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begun); took > 3*time.Second {
+	if took := time.Since(begun); took > 30*time.Second {
 		t.Errorf("it takes %v", took)
 	}
 }

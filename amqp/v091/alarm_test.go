@@ -106,6 +106,14 @@ func (a *alarmed) expect(want string) {
 	}
 }
 
+// expectBoth takes two frames, in any order: they come from different goroutines.
+func (a *alarmed) expectBoth(one, other string) {
+	a.t.Helper()
+	if first, second := a.next(), a.next(); first != one && first != other || first == second || second != one && second != other {
+		a.t.Fatalf("got %s and %s, want %s and %s", first, second, one, other)
+	}
+}
+
 const (
 	blockedFrame   = `0 connection.blocked reason="low on memory"`
 	unblockedFrame = `0 connection.unblocked`
@@ -123,8 +131,7 @@ func TestBlockedByFirstPublish(t *testing.T) {
 		a.Send(1, &wire.ConfirmSelect{}) // has not published: is read
 		a.expect("1 confirm.select-ok")
 		must(t, <-a.later(append(publishFrames(1, []byte("x"), 4096), declareLater()...)))
-		a.expect(blockedFrame)
-		a.expect("1 basic.ack delivery-tag=1")
+		a.expectBoth(blockedFrame, "1 basic.ack delivery-tag=1")
 		later := a.later(publishFrames(1, []byte("y"), 4096))
 		time.Sleep(time.Hour)
 		if n := a.broker.Published(); n != 1 || a.server.Blocked() != 1 {

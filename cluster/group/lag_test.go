@@ -15,10 +15,7 @@ import (
 // sent before was refused, and raft itself would try again a minute later.
 func TestReplicaThatOpensLate(t *testing.T) {
 	t.Parallel()
-	c := mustTrio(t, func(p *peer.Config) { p.EarlyWait = -1 })
-	for _, h := range c.hosts {
-		h.config.Heartbeat = 0 // raft's timers are those of production
-	}
+	c := mustTrio(t, func(p *peer.Config) { p.EarlyWait = -1 }, func(c *Config) { c.Heartbeat = 0 }) // raft's timers are those of production
 	const groups = 8
 	for id := fsm.GroupID(1); id <= groups; id++ {
 		c.mustOpenAt(c.hosts[0], id)

@@ -82,7 +82,7 @@ var findings = []finding{
 		about: "a replica that opens late stays behind until something is published",
 		mend: []cluster.Change{
 			{File: "cluster/peer/pipeline.go", Old: "return errors.Is(err, ErrBusy) || errors.Is(err, ErrUnknownGroup)", New: "return errors.Is(err, ErrBusy)"},
-			{File: "cluster/group/elect.go", Old: "\t\t\tg.HasNoLeader(from, it.position.Index)\n"},
+			{File: "cluster/election/elect.go", Old: "\t\t\tg.HasNoLeader(from, it.Position.Index)\n"},
 			// A further mend: who lacks entries, and is sent none, is found by looking.
 			{File: "cluster/group/lag.go", Old: "\t\t\tnudge = true\n", New: "\t\t\tnudge = false\n"},
 		},

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -67,6 +69,8 @@ func TestPrograms(t *testing.T) {
 	t.Run("amqp-tools", func(t *testing.T) { tools(t, ctx, nodes) })
 }
 
+var etaTasks = flag.Int("clients.eta", 1000, "tasks for later, a multiple of ten")
+
 // workshop runs Celery on a queue, and on others whose names begin with that of the queue.
 type workshop struct {
 	t     *testing.T
@@ -115,10 +119,10 @@ func (w *workshop) start(node int, args ...string) (stop func()) {
 	}
 }
 
-func (w *workshop) do(what string) {
-	work, out := w.command(2, "celery_app.py", what)
+func (w *workshop) do(what ...string) {
+	work, out := w.command(2, append([]string{"celery_app.py"}, what...)...)
 	if err := work.Run(); err != nil || !strings.HasSuffix(out.String(), "ok\n") {
-		w.t.Errorf("%s: %v\n%s", what, err, out)
+		w.t.Errorf("%v: %v\n%s", what, err, out)
 	}
 }
 
@@ -135,7 +139,7 @@ func celery(t *testing.T, ctx context.Context, nodes func() *cluster.Cluster) {
 // celeryLater gives workers tasks for later. By a policy the broker holds them until they are due, so workers hold none
 // of them, may be restarted meanwhile, and do each once, in time; what has expired does not come to them.
 func celeryLater(t *testing.T, ctx context.Context, nodes func() *cluster.Cluster) {
-	w := mustCelery(t, ctx, nodes, "celery.eta")
+	w, live := mustCelery(t, ctx, nodes, "celery.eta"), *etaTasks/10*9
 	n := w.nodes.Nodes[0]
 	if err := n.SetPolicy(ctx, cluster.Policy{
 		Name: "eta", Pattern: "^celery[.]eta[.]later$", ApplyTo: "queues", Definition: map[string]any{"delivery-time-header": "eta", "expiry-header": "expires"},
@@ -145,8 +149,8 @@ func celeryLater(t *testing.T, ctx context.Context, nodes func() *cluster.Cluste
 	args := []string{"--pool", "solo", "--prefetch-multiplier", "1", "-Q", "celery.eta.later", "-n"}
 	stop := w.start(1, append(args, "one@h")...)
 	defer w.start(0, append(args, "two@h")...)()
-	w.do("eta")
-	if q, err := n.Queue(ctx, "celery.eta.later"); err != nil || q.Unacknowledged != 0 || q.Scheduled != 9000 {
+	w.do("eta", strconv.Itoa(*etaTasks))
+	if q, err := n.Queue(ctx, "celery.eta.later"); err != nil || q.Unacknowledged != 0 || q.Scheduled != live {
 		t.Errorf("%v: workers hold %d, %d are scheduled", err, q.Unacknowledged, q.Scheduled)
 	}
 	lines := func() []string {
@@ -158,16 +162,16 @@ func celeryLater(t *testing.T, ctx context.Context, nodes func() *cluster.Cluste
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for len(lines()) < 3000 && ctx.Err() == nil {
+	for len(lines()) < live/3 && ctx.Err() == nil {
 		<-tick.C
 	}
 	stop()
 	defer w.start(2, append(args, "three@h")...)()
-	for len(lines()) <= 9000 && ctx.Err() == nil {
+	for len(lines()) <= live && ctx.Err() == nil {
 		<-tick.C
 	}
 	seen := map[int]bool{}
-	for _, line := range lines()[:9000] {
+	for _, line := range lines()[:min(live, len(lines()))] {
 		var i int
 		var late float64
 		if _, err := fmt.Sscan(line, &i, &late); err != nil || seen[i] || i%10 == 9 || late < 0 {
@@ -175,7 +179,7 @@ func celeryLater(t *testing.T, ctx context.Context, nodes func() *cluster.Cluste
 		}
 		seen[i] = true
 	}
-	if q, err := n.Queue(ctx, "celery.eta.later"); err != nil || q.Ready != 0 || q.Scheduled != 0 || len(lines()) != 9001 {
+	if q, err := n.Queue(ctx, "celery.eta.later"); err != nil || q.Ready != 0 || q.Scheduled != 0 || len(lines()) != live+1 {
 		t.Errorf("%v: %d are ready, %d scheduled, %d were done", err, q.Ready, q.Scheduled, len(lines())-1)
 	}
 }
