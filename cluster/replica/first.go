@@ -15,20 +15,20 @@ const firstWait = 50 * time.Millisecond
 // there so that one of the term is committed: any other does as well. So what the group has to propose takes its place,
 // and costs no more than an entry always does.
 //
-//	the log has at ⇒ stored is closed
+//	the log has what the leader begins with, or it begins otherwise or not at all ⇒ stored is closed
 type first struct {
 	index, term uint64 // of the entry; nobody but this leader makes one of this term
 	over        <-chan struct{}
 	ending      <-chan struct{}
 
 	begun   bool          // raft has asked with what; used by its main loop only
-	stored  chan struct{} // closed when the log has the entry that the leader begins with
+	stored  chan struct{} // closed when the log has what raft stores first: with that the leader begins, or it does not
 	applied chan struct{} // closed when the machine has the group's
 	waits   atomic.Bool   // somebody waits for that
 
 	mu      sync.Mutex
 	settled bool          // it is known with what the leader begins
-	given   *raft.Log     // the group's; nil: it has none, or none yet
+	given   *raft.Log     // the group's; nil: it has none, or none yet, or begins otherwise
 	known   chan struct{} // closed when settled
 }
 
@@ -61,15 +61,19 @@ func (f *first) settle(l *raft.Log) bool {
 	return true
 }
 
-// fill puts the group's entry in the place of raft's, which is about to be stored, and reports whether this is what the
-// leader begins with.
+// fill puts the group's entry in the place of raft's, if that is what is about to be stored. It reports whether nothing has
+// been stored before: then keep follows.
 func (f *first) fill(logs []*raft.Log) bool {
-	l := logs[0]
-	if f.begun || l.Index != f.index || l.Term != f.term || l.Type != raft.LogNoop {
-		f.settle(nil)
+	if f.begun {
 		return false
 	}
 	f.begun = true
+	l := logs[0]
+	if l.Index != f.index || l.Term != f.term || l.Type != raft.LogNoop {
+		f.settle(nil)
+		f.given = nil
+		return true
+	}
 	select {
 	case <-f.known:
 	default:
@@ -87,6 +91,14 @@ func (f *first) fill(logs []*raft.Log) bool {
 		*g = *l
 	}
 	return true
+}
+
+// keep has requests go on that wait for the first entry, also if it could not be stored: then nothing is sent of it.
+func (f *first) keep(err error) {
+	if err != nil {
+		f.given = nil
+	}
+	close(f.stored)
 }
 
 // join has a request wait that raft sends before the log has the first entry, and take that along.

@@ -26,22 +26,21 @@ func proposal() *raft.Log { return &raft.Log{Data: []byte("commands"), Extension
 // that is not raft's own.
 func TestFirstEntry(t *testing.T) {
 	for _, tc := range []struct {
-		name   string
-		begin  func(r *Replica) raft.ApplyFuture
-		logs   []*raft.Log
-		begins bool
-		want   raft.LogType
+		name  string
+		begin func(r *Replica) raft.ApplyFuture
+		logs  []*raft.Log
+		want  raft.LogType
 	}{
-		{"the group's", func(r *Replica) raft.ApplyFuture { return r.Begin(proposal()) }, asRaftBegins(), true, raft.LogCommand},
-		{"none", func(r *Replica) raft.ApplyFuture { r.Begin(nil); return r.Begin(proposal()) }, asRaftBegins(), true, raft.LogNoop},
-		{"of another leader", func(r *Replica) raft.ApplyFuture { return r.Begin(proposal()) }, []*raft.Log{{Index: 8, Term: 4, Type: raft.LogNoop}}, false, raft.LogNoop},
-		{"another entry", func(r *Replica) raft.ApplyFuture { return r.Begin(proposal()) }, []*raft.Log{{Index: 9, Term: 3, Type: raft.LogNoop}}, false, raft.LogNoop},
-		{"a barrier", func(r *Replica) raft.ApplyFuture { return r.Begin(proposal()) }, []*raft.Log{{Index: 8, Term: 3, Type: raft.LogBarrier}}, false, raft.LogBarrier},
+		{"the group's", func(r *Replica) raft.ApplyFuture { return r.Begin(proposal()) }, asRaftBegins(), raft.LogCommand},
+		{"none", func(r *Replica) raft.ApplyFuture { r.Begin(nil); return r.Begin(proposal()) }, asRaftBegins(), raft.LogNoop},
+		{"of another leader", func(r *Replica) raft.ApplyFuture { return r.Begin(proposal()) }, []*raft.Log{{Index: 8, Term: 4, Type: raft.LogNoop}}, raft.LogNoop},
+		{"another entry", func(r *Replica) raft.ApplyFuture { return r.Begin(proposal()) }, []*raft.Log{{Index: 9, Term: 3, Type: raft.LogNoop}}, raft.LogNoop},
+		{"a barrier", func(r *Replica) raft.ApplyFuture { return r.Begin(proposal()) }, []*raft.Log{{Index: 8, Term: 3, Type: raft.LogBarrier}}, raft.LogBarrier},
 	} {
 		r, f := mustResume()
 		future := tc.begin(r)
-		if begins := f.fill(tc.logs); begins != tc.begins || tc.logs[0].Type != tc.want {
-			t.Errorf("%s: begins %v, with an entry of type %v", tc.name, begins, tc.logs[0].Type)
+		if isFirst := f.fill(tc.logs); !isFirst || tc.logs[0].Type != tc.want {
+			t.Errorf("%s: the first %v, an entry of type %v", tc.name, isFirst, tc.logs[0].Type)
 		}
 		if l := tc.logs[0]; tc.want == raft.LogCommand && (string(l.Data) != "commands" || string(l.Extensions) != "payloads" || l.Index != 8 || l.Term != 3 || future.Index() != 8) {
 			t.Errorf("%s: it is %+v", tc.name, l)
@@ -49,7 +48,7 @@ func TestFirstEntry(t *testing.T) {
 		if r.Begin(proposal()) != nil {
 			t.Errorf("%s: a second entry is taken", tc.name)
 		}
-		if f.fill(asRaftBegins()) && tc.begins {
+		if logs := asRaftBegins(); f.fill(logs) || logs[0].Type != raft.LogNoop {
 			t.Errorf("%s: it begins twice", tc.name)
 		}
 	}
@@ -112,6 +111,47 @@ func TestFirstEntryIsSent(t *testing.T) {
 			t.Error("what it has already is sent twice")
 		}
 	})
+}
+
+// storeOnce is a log that takes what it is given, or nothing.
+type storeOnce struct {
+	raft.LogStore
+	err error
+}
+
+func (s storeOnce) StoreLogs([]*raft.Log) error { return s.err }
+
+// A leader that has slept may hear of another one before it leads. It may lead later, and then what it sends waits for
+// nothing, and has nothing of what it would have begun with: nor if that could not be stored.
+func TestFirstEntryIsNone(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		logs []*raft.Log
+		err  error
+	}{
+		{"of another leader", []*raft.Log{{Index: 8, Term: 4, Type: raft.LogCommand}}, nil},
+		{"of this one later", []*raft.Log{{Index: 8, Term: 5, Type: raft.LogNoop}}, nil},
+		{"other than it knows", []*raft.Log{{Index: 9, Term: 3, Type: raft.LogNoop}}, nil},
+		{"not stored", asRaftBegins(), errors.New("the disk is full")},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r, f := mustResume()
+			defer r.End()
+			r.Begin(proposal())
+			_ = raftsLog{LogStore: storeOnce{err: tc.err}, first: f}.StoreLogs(tc.logs)
+			for _, term := range []uint64{3, 5} {
+				sent, args := false, &raft.AppendEntriesRequest{Term: term, PrevLogEntry: 7, PrevLogTerm: 2}
+				go func() {
+					f.join(args)
+					sent = true
+				}()
+				synctest.Wait()
+				if !sent || len(args.Entries) != 0 {
+					t.Errorf("%s: in term %d sent %v, with %d entries", tc.name, term, sent, len(args.Entries))
+				}
+			}
+		})
+	}
 }
 
 // batches is a machine that takes everything.

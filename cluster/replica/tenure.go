@@ -23,10 +23,10 @@ type raftsLog struct {
 
 // StoreLogs implements raft.LogStore.
 func (l raftsLog) StoreLogs(logs []*raft.Log) error {
-	begins := l.first != nil && l.first.fill(logs)
+	isFirst := l.first != nil && l.first.fill(logs)
 	err := l.LogStore.StoreLogs(logs)
-	if begins {
-		close(l.first.stored)
+	if isFirst {
+		l.first.keep(err)
 	}
 	if l.grown != nil {
 		l.grown()

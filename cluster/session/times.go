@@ -36,7 +36,7 @@ func expireAt(e *logpb.Enqueue, at, now fsm.Time, delay fsm.Millis) {
 	}
 	if at <= due {
 		e.DueAt, e.DelayPlusOne, e.ScheduleId, e.Conflict = 0, 1, "", 0
-		e.TtlFrom, e.TtlPlusOne = int64(min(at, now)-1), 2 // it has passed
+		e.TtlFrom, e.TtlPlusOne = 1, 2 // the first instant and one: it has passed for a leader whose clock is behind as well
 		return
 	}
 	if due == now {

@@ -26,10 +26,11 @@ func TestExpireAt(t *testing.T) {
 		{"due after a delay", &logpb.Enqueue{DelayPlusOne: 301}, now + 500, 0, "201 0 0 301"},
 		{"the queue delays", &logpb.Enqueue{}, now + 500, 300, "201 0 0 0"},
 		{"the queue does not delay it", &logpb.Enqueue{DueAt: now + 100}, now + 500, 300, "401 0 1000100 0"},
-		{"expired long ago", &logpb.Enqueue{}, 5, 0, "2 4 0 1"},
-		{"expires now", &logpb.Enqueue{}, now, 0, "2 999999 0 1"},
-		{"expires before it is due", &logpb.Enqueue{DueAt: now + 600, ScheduleId: "x"}, now + 500, 0, "2 999999 0 1"},
-		{"expires before the queue's delay is over", &logpb.Enqueue{}, now + 200, 300, "2 999999 0 1"},
+		{"expired long ago", &logpb.Enqueue{}, 5, 0, "2 1 0 1"},
+		{"expired at the first instant", &logpb.Enqueue{}, 1, 0, "2 1 0 1"},
+		{"expires now", &logpb.Enqueue{}, now, 0, "2 1 0 1"},
+		{"expires before it is due", &logpb.Enqueue{DueAt: now + 600, ScheduleId: "x"}, now + 500, 0, "2 1 0 1"},
+		{"expires before the queue's delay is over", &logpb.Enqueue{}, now + 200, 300, "2 1 0 1"},
 	} {
 		e := c.e
 		expireAt(e, c.at, now, c.delay)
