@@ -169,6 +169,15 @@ func TestIdleGroupsAreSmall(t *testing.T) {
 	if thorough > 1 {
 		t.Skip("the race detector makes everything larger")
 	}
+	for tries := 1; !idleGroupsAreSmall(t); tries++ {
+		if tries == 5 { // what other tests have left may have gone meanwhile
+			t.Fatal("that is too much")
+		}
+	}
+}
+
+func idleGroupsAreSmall(t *testing.T) bool {
+	t.Helper()
 	s := mustOpen(t, vfs.NewMem(), "db")
 	heap := func() int64 {
 		var m runtime.MemStats
@@ -195,10 +204,8 @@ func TestIdleGroupsAreSmall(t *testing.T) {
 	empty := heap()
 	used, loaded, unloaded = (used-empty)/n, (loaded-empty)/n, (unloaded-empty)/n
 	t.Logf("after use %d, loaded %d, unloaded %d bytes", used, loaded, unloaded)
-	if used > 3<<10 || loaded > 2<<10 || unloaded > 300 {
-		t.Error("that is too much")
-	}
 	must(t, s.Close())
+	return used <= 3<<10 && loaded <= 2<<10 && unloaded <= 300 && min(used, loaded, unloaded) > 0
 }
 
 // BenchmarkTakeUp unloads groups of empty queues, and takes them up again, with what they have on disk in Pebble's
