@@ -500,12 +500,22 @@ func appendThose[T any](list []T, all map[fsm.GroupID]T, f func(g T) bool) []T {
 	return list
 }
 
-// add adds a replica that is awake.
+// add adds a replica that is opened.
 func (r *registry) add(g *instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.closed {
 		r.replicated[g.spec.Group], r.awake[g.spec.Group] = g.shell, g
+	}
+	r.byRaft[g.Raft()] = g
+}
+
+// woken notes that a replica is awake, unless it has been removed meanwhile.
+func (r *registry) woken(g *instance) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.replicated[g.spec.Group] == g.shell {
+		r.awake[g.spec.Group] = g
 	}
 	r.byRaft[g.Raft()] = g
 }

@@ -476,7 +476,7 @@ func (h *Host) resume(g *Group, r *record) *instance {
 		h.fail(replica.CodeDamaged, err.Error())
 	}
 	g.running.Store(i)
-	h.groups.add(i)
+	h.groups.woken(i)
 	is := i.Raft()
 	if r.leads {
 		limit := time.NewTimer(resumeWait)

@@ -125,3 +125,24 @@ func TestTakeoverLeavesTheNext(t *testing.T) {
 	}
 	t.Fatal("nobody would stand")
 }
+
+// A group that is woken while it is dropped is not there afterwards.
+func TestDropWhileWaking(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, sleepy)
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
+	g := c.mustSleep(1)[0]
+	h := g.host
+	if h.groups.remove(1) != g { // as Drop begins
+		t.Fatal("another group")
+	}
+	g.wake()
+	g.close()
+	if h.Group(1) != nil || len(h.groups.all()) != 0 || len(h.groups.replicas(func(*instance) bool { return true })) != 0 {
+		t.Error("it is there")
+	}
+	if g.wake() != nil && !g.running.Load().IsClosed() {
+		t.Error("it wakes")
+	}
+}
