@@ -416,21 +416,22 @@ var consumeArguments = []argument{
 	{"x-delivery-info", false, boolean},
 	{"x-min-ttl", false, between(0, MaxTTL)},
 	{"x-max-groups", false, between(1, maxHeldGroups)},
-	{"x-group-id", false, checkGroupID},
+	{"x-group-id", false, shortText("invalid_group_id")},
 }
 
-// checkGroupID accepts what a message's group can be.
-func checkGroupID(v *logpb.Value) string {
-	s, ok := text(v)
-	switch {
-	case !ok:
-		return unacceptableType(v)
-	case s == "":
-		return "invalid_group_id"
-	case len(s) > fsm.MaxShort:
-		return fmt.Sprintf("{value_too_long,%d}", len(s))
+// shortText accepts texts of 1 to 255 bytes, as the name of a group or of a header is. empty is why there must be one.
+func shortText(empty string) func(v *logpb.Value) string {
+	return func(v *logpb.Value) string {
+		switch s, ok := text(v); {
+		case !ok:
+			return unacceptableType(v)
+		case s == "":
+			return empty
+		case len(s) > fsm.MaxShort:
+			return fmt.Sprintf("{value_too_long,%d}", len(s))
+		}
+		return ""
 	}
-	return ""
 }
 
 // ParseConsumeArguments reads the arguments of a consumer of a queue.

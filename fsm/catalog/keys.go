@@ -247,7 +247,7 @@ func among(reason string, values ...string) value {
 
 var (
 	anyText = value{longstr, "a string of at most 255 bytes"} // see shortInPolicies
-	aHeader = value{headerName, "a string of 1 to 255 bytes"}
+	aHeader = value{shortText("invalid_header_name"), "a string of 1 to 255 bytes"}
 	yesOrNo = value{boolean, "`true`, `false`"}
 	age     = value{checkAge, "a number and Y, M, D, h, m or s"}
 	// listOfSteps takes what retrySteps reads.
@@ -256,19 +256,6 @@ var (
 
 // headerTimes is the version from which on headers named by a queue's settings say when its messages are due and expire.
 const headerTimes = 3
-
-// headerName accepts what can be the name of a header.
-func headerName(v *logpb.Value) string {
-	switch s, ok := text(v); {
-	case !ok:
-		return unacceptableType(v)
-	case s == "":
-		return "invalid_header_name"
-	case len(s) > fsm.MaxShort:
-		return fmt.Sprintf("{value_too_long,%d}", len(s))
-	}
-	return ""
-}
 
 // checkAge accepts a whole number from 1 to 2^32-1 and one letter for the unit.
 func checkAge(v *logpb.Value) string {
