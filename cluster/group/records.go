@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
-	"github.com/quorate/quorate/proto/logpb"
 )
 
 // maxStoredState is how large a state may be that is stored with a record. A larger one is made again from the log.
@@ -229,27 +227,7 @@ func replayed(h *Host, spec *Spec, at uint64) (*queue.Machine, error) {
 		return nil, err
 	}
 	m := h.newMachine(*spec)
-	var effects fsm.Effects
-	s, err := replica.WalkTo(log, at, func(r io.Reader) error {
-		state, err := raftlog.ReadState(r)
-		if err != nil {
-			return err
-		}
-		return m.Restore(state)
-	}, func(l *raft.Log) error {
-		defer effects.Reset()
-		var e logpb.Entry
-		if err := e.UnmarshalVT(l.Data); err != nil {
-			return err
-		}
-		if e.Version > h.config.Newest {
-			return fmt.Errorf("entry %d has version %d", l.Index, e.Version)
-		}
-		for meta, c := range queue.Commands(l.Index, l.Term, &e) {
-			m.Apply(meta, c, &effects)
-		}
-		return nil
-	})
+	s, err := walkStored(log, m, at, h.config.Newest)
 	if err = errors.Join(err, s.Failure()); err == nil && s.Last != at {
 		err = fmt.Errorf("the log ends at %d, and should at %d", s.Last, at)
 	}

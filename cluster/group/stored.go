@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/hashicorp/raft"
 
@@ -21,17 +22,11 @@ import (
 func InspectQueue(from *raftlog.Group, q *catalog.Queue, newest uint32) (s replica.Stored, stats queue.Stats, err error) {
 	m := queue.New(q.Name, q.ID)
 	m.Supports(newest)
-	var effects fsm.Effects
-	s, err = replica.Walk(from, func(r io.Reader) error {
-		state, err := raftlog.ReadState(r)
-		if err != nil {
-			return err
-		}
-		return m.Restore(state)
-	}, func(l *raft.Log) error {
-		defer effects.Reset()
-		return applyStored(m, l, &effects)
-	})
+	last, err := from.LastIndex()
+	if err != nil {
+		return s, stats, err
+	}
+	s, err = walkStored(from, m, last, math.MaxUint32)
 	s.Doubt = from.Doubt()
 	if s.Failed == "" {
 		stats = m.Stats()
@@ -39,11 +34,30 @@ func InspectQueue(from *raftlog.Group, q *catalog.Queue, newest uint32) (s repli
 	return s, stats, err
 }
 
+// walkStored has a new machine take what is stored up to an entry: the newest snapshot, and the entries behind it, none of
+// which may be of a version after newest.
+func walkStored(from *raftlog.Group, m *queue.Machine, to uint64, newest uint32) (replica.Stored, error) {
+	var effects fsm.Effects
+	return replica.WalkTo(from, to, func(r io.Reader) error {
+		state, err := raftlog.ReadState(r)
+		if err != nil {
+			return err
+		}
+		return m.Restore(state)
+	}, func(l *raft.Log) error {
+		defer effects.Reset()
+		return applyStored(m, l, newest, &effects)
+	})
+}
+
 // applyStored performs one entry.
-func applyStored(m *queue.Machine, l *raft.Log, effects *fsm.Effects) error {
+func applyStored(m *queue.Machine, l *raft.Log, newest uint32, effects *fsm.Effects) error {
 	var e logpb.Entry
 	if err := e.UnmarshalVT(l.Data); err != nil {
 		return fmt.Errorf("entry %d cannot be decoded: %w", l.Index, err)
+	}
+	if e.Version > newest {
+		return fmt.Errorf("entry %d has version %d", l.Index, e.Version)
 	}
 	for meta, c := range queue.Commands(l.Index, l.Term, &e) {
 		m.Apply(meta, c, effects)

@@ -3,6 +3,7 @@ package group
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -96,7 +97,7 @@ func TestStoredQueue(t *testing.T) {
 				if err := log.StoreLog(l); err != nil {
 					t.Fatal(err)
 				}
-				if err := applyStored(m, l, &fsm.Effects{}); err != nil {
+				if err := applyStored(m, l, math.MaxUint32, &fsm.Effects{}); err != nil {
 					t.Fatal(err)
 				}
 				if index == snapshotAt {
@@ -159,7 +160,7 @@ func TestStoredPayloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	var effects fsm.Effects
-	if err := applyStored(queue.New("q", 9), &raft.Log{Index: 2, Term: 2, Data: data}, &effects); err != nil {
+	if err := applyStored(queue.New("q", 9), &raft.Log{Index: 2, Term: 2, Data: data}, math.MaxUint32, &effects); err != nil {
 		t.Fatal(err)
 	}
 	if d := effects.Deliveries; len(d) != 2 || d[0].Ref != (fsm.Ref{Index: 2, Size: 5}) || d[1].Ref != (fsm.Ref{Index: 2, Offset: 5, Size: 6}) {
