@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// mustBeUnborn waits until all nodes that are up have a replica of a queue, and checks that it sleeps and has nothing on disk.
+// mustBeUnborn checks that all nodes that are up have a replica of a queue, which sleeps and has nothing on disk.
 func (c *nodes) mustBeUnborn(queue string) {
 	c.t.Helper()
 	for name, n := range c.all {

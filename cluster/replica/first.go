@@ -105,12 +105,8 @@ func (f *first) keep(err error) {
 func (f *first) join(args *raft.AppendEntriesRequest) {
 	select {
 	case <-f.stored:
-	default:
-		select {
-		case <-f.stored:
-		case <-f.ending:
-			return
-		}
+	case <-f.ending:
+		return
 	}
 	if g := f.given; g != nil && len(args.Entries) == 0 && args.Term == f.term && args.PrevLogEntry == f.index-1 {
 		args.Entries = []*raft.Log{g}
