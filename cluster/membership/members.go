@@ -224,12 +224,12 @@ func (m *members) converge(ctx context.Context) {
 	if !m.catalog.Leads(ctx) { // a change of the group needs its raft in any case
 		return
 	}
-	view, config, founders := m.catalog.View(), m.catalog.Configuration(), m.links.directory.record().Founders
+	view, config, record := m.catalog.View(), m.catalog.Configuration(), m.links.directory.record()
 	var learners []string
 	voters := 0
 	for _, x := range config {
-		switch _, known := view.NodeByName(x.Node); {
-		case !known && !slices.Contains(founders, x.Node) && x.Node != m.config.Node:
+		switch {
+		case x.Node != m.config.Node && hasLeft(x.Node, view, &record):
 			if err := m.remove(x.Node); err != nil {
 				m.slog.Warn("removed node is still a member of the catalog", "node", x.Node, "error", err)
 				continue
@@ -251,6 +251,14 @@ func (m *members) converge(ctx context.Context) {
 	}
 	m.promote(ctx, voters, learners)
 	m.raiseIfAll(ctx)
+}
+
+// hasLeft reports whether a member of the catalog's group is no longer a node of the cluster. A founder
+// that has not registered is one: the record names it until it is in the catalog, so a view older than
+// the record says nothing.
+func hasLeft(node string, v *catalog.View, r *record) bool {
+	_, known := v.NodeByName(node)
+	return !known && v.Index() >= r.Index && !slices.Contains(r.Founders, node)
 }
 
 // raiseIfAll is raiseVersion if every member of the catalog's group has its record.

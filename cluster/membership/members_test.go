@@ -1,6 +1,11 @@
 package membership
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
 
 // The catalog has an odd number of voters, at most maxVoters, and never stops at
 // an even number while a learner can become one.
@@ -26,6 +31,31 @@ func TestMoreVoters(t *testing.T) {
 		}
 		if voters%2 == 0 || voters > maxVoters || voters+2 <= min(maxVoters, learners+1) {
 			t.Errorf("of %d nodes %d vote", learners+1, voters)
+		}
+	}
+}
+
+// A node leaves the catalog's group when the catalog does not name it, and not
+// because it is no founder any more in a record that knows more than the view.
+func TestFounderStays(t *testing.T) {
+	var c catalog.Catalog
+	c.Apply(3, &logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_AdmitNode{
+		AdmitNode: &logpb.AdmitNode{Name: "n1", Identity: []byte("1"), PeerAddress: "a:1"},
+	}}}})
+	v := c.View()
+	for name, x := range map[string]struct {
+		node string
+		r    record
+		want bool
+	}{
+		"registered":                   {"n1", record{Index: 3}, false},
+		"a founder":                    {"n2", record{Index: 3, Founders: []string{"n2", "n3"}}, false},
+		"registered since the view":    {"n2", record{Index: 4, Founders: []string{"n3"}}, false},
+		"forgotten":                    {"n2", record{Index: 3, Founders: []string{"n3"}}, true},
+		"forgotten, the record is old": {"n2", record{Index: 2}, true},
+	} {
+		if got := hasLeft(x.node, v, &x.r); got != x.want {
+			t.Errorf("%s: has left: %v", name, got)
 		}
 	}
 }
