@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/workload"
 )
 
 // before is the program before this one.
@@ -40,14 +41,23 @@ func supporting(version int) []string {
 
 // The nodes of a cluster get another program one by one while messages flow, and the one
 // before again: nothing confirmed is lost, and at no time is nothing confirmed for more than
-// a second. With the last node that supports the next fsm_version it rises, and then a
+// a second. Queues that are declared on the way are there for whoever uses them first, two
+// exchanges later or at the end. With the last node that supports the next fsm_version it rises, and then a
 // program that does not support it is refused and leaves its data as it was.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	old := mustBuildBefore(t)
 	held, this := program{"this one, held back", binary, supporting(versionBefore)}, program{"this one", binary, supporting(0)}
 	r := mustStartWith(t, 5*time.Minute, cluster.Options{Binary: old.binary, Args: old.more})
-	r.mustKeepWhile("upgraded", upgradeQueues, rollRate, false, func() error { return r.upgrade(old, held, this) })
+	u := &upgrading{run: r}
+	r.mustKeepWhile("upgraded", upgradeQueues, rollRate, false, func() error { return u.upgrade(old, held, this) })
+}
+
+// upgrading is a run whose nodes get other programs.
+type upgrading struct {
+	*run
+	declared int      // queues, one after the other
+	unused   []string // those that nobody has used yet
 }
 
 // mustBuildBefore returns the version before.
@@ -69,7 +79,7 @@ func mustBuildBefore(t *testing.T) program {
 // upgrade takes a cluster of nodes with the old program up, down, and up to the fsm_version
 // of this program, which is held back before it goes down. Between programs that are the same
 // it takes only one node down again.
-func (r *run) upgrade(old, held, this program) error {
+func (r *upgrading) upgrade(old, held, this program) error {
 	down := r.Nodes[1:2]
 	if old.binary != held.binary {
 		if err := r.exchange(held, versionBefore, r.Nodes...); err != nil {
@@ -92,12 +102,34 @@ func (r *run) upgrade(old, held, this program) error {
 	if err := r.awaitConfirms(r.ctx, rollRate); err != nil { // of that version
 		return err
 	}
-	return r.refuse(old, this)
+	if err := r.refuse(old, this); err != nil {
+		return err
+	}
+	return workload.Use(r.ctx, r.Nodes[1].URI(), r.unused...)
+}
+
+// declareUnused declares one more queue through each node, and uses the oldest ones.
+func (r *upgrading) declareUnused() error {
+	const exchanges = 2
+	for _, n := range r.Nodes {
+		name := fmt.Sprint("unused-", r.declared)
+		if err := workload.Declare(r.ctx, n.URI(), workload.Queue{Name: name}); err != nil {
+			return err
+		}
+		r.declared++
+		if r.unused = append(r.unused, name); len(r.unused) > exchanges*len(r.Nodes) {
+			if err := workload.Use(r.ctx, n.URI(), r.unused[0]); err != nil {
+				return err
+			}
+			r.unused = r.unused[1:]
+		}
+	}
+	return nil
 }
 
 // exchange gives nodes another program, one by one, each when no queue needs it. After
 // each, the cluster is at a version.
-func (r *run) exchange(to program, version int, nodes ...*cluster.Node) error {
+func (r *upgrading) exchange(to program, version int, nodes ...*cluster.Node) error {
 	for _, n := range nodes {
 		if err := r.AwaitQuorumPlusOne(r.ctx); err != nil {
 			return err
@@ -115,6 +147,9 @@ func (r *run) exchange(to program, version int, nodes ...*cluster.Node) error {
 			return fmt.Errorf("node %d, %s: %w", n.Number, to.name, err)
 		}
 		if err := r.speak(version); err != nil {
+			return fmt.Errorf("after node %d got %s: %w", n.Number, to.name, err)
+		}
+		if err := r.declareUnused(); err != nil {
 			return fmt.Errorf("after node %d got %s: %w", n.Number, to.name, err)
 		}
 	}
