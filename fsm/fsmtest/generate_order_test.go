@@ -10,6 +10,7 @@ type taste struct {
 	groups  bool // they have groups
 	parks   bool // they park what fails too often
 	credit  bool // consumers are in credit mode
+	pauses  bool // they are paused and resumed
 }
 
 func (x *taste) draw(g *generator, groups bool) {
@@ -18,6 +19,9 @@ func (x *taste) draw(g *generator, groups bool) {
 	x.least = g.oneIn("least", 3)
 	x.parks = g.oneIn("parks", 4)
 	if x.credit = g.oneIn("credit", 4); x.credit {
+		g.meta.Version = newestVersion
+	}
+	if x.pauses = g.oneIn("pauses", 4); x.pauses {
 		g.meta.Version = newestVersion
 	}
 	if x.groups = groups || g.oneIn("groups", 3); x.groups {
@@ -33,6 +37,7 @@ func (x *taste) settings(g *generator, c *logpb.QueueConfig) {
 	if x.parks != g.oneIn("other limit", 12) {
 		c.DeadLetter, c.DeliveryLimitSet, c.DeliveryLimit = false, false, int64(of(g, "low limit", 0, 0, 1))
 	}
+	c.Paused = g.oneIn("paused", 30) || x.pauses && g.oneIn("paused by policy", 8)
 	x.groupSettings(g, c)
 }
 

@@ -186,6 +186,9 @@ func (g *generator) command() *logpb.Command {
 		}
 		return g.credit()
 	}
+	if g.taste.pauses && g.oneIn("of pauses", 14) {
+		return g.pauseOrResume()
+	}
 	return commands[g.n("command", len(commands))](g)
 }
 

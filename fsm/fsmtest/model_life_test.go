@@ -266,7 +266,7 @@ func (q *model) configure(c *logpb.QueueConfig) fsm.Result {
 	if c.Expires != q.config.Expires {
 		q.lastUsed = q.clock
 	}
-	single := q.config.SingleActive
+	single, paused := q.config.SingleActive, q.config.Paused
 	byDeadline := q.config.DeadlineOrder
 	q.widenWindow(c.DedupWindow)
 	q.config = proto.Clone(c).(*logpb.QueueConfig)
@@ -281,10 +281,9 @@ func (q *model) configure(c *logpb.QueueConfig) fsm.Result {
 	}
 	if c.SingleActive != single {
 		q.single = nil
-		q.service = slices.DeleteFunc(q.service, func(c *consumer) bool { return !q.hasCredit(c) })
-		for _, c := range q.consumers {
-			q.serve(c)
-		}
+	}
+	if c.SingleActive != single || c.Paused != paused {
+		q.serveAnew()
 	}
 	q.dropIdle()
 	return fsm.Result{}
@@ -345,6 +344,7 @@ func (q *model) nextDeadline() fsm.Time {
 	if q.phase == live {
 		at(q.leaseEnd())
 		at(q.idleEnd())
+		at(q.pause.Until)
 		if len(q.ids) > 0 && q.ids[0].out {
 			at(q.clock)
 		} else if len(q.ids) > 0 {

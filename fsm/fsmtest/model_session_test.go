@@ -62,7 +62,7 @@ func synchronous(k logpb.Command_Kind) bool {
 	return slices.Contains([]logpb.Command_Kind{
 		logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
 		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE,
-		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_UNPARK, logpb.Command_GROUP,
+		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_UNPARK, logpb.Command_GROUP, logpb.Command_PAUSE,
 	}, k)
 }
 
@@ -162,6 +162,8 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 		return q.giveCredit(s, c.Credit)
 	case logpb.Command_CHOOSE:
 		return q.choose(c.Choose)
+	case logpb.Command_PAUSE:
+		return q.pauseOrResume(c.Pause)
 	}
 	return fsm.Result{Code: fsm.Invalid}
 }
@@ -486,6 +488,9 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 	q.lastUsed, q.active = q.clock, q.clock
 	if q.ending() != nil {
 		return fsm.Result{Code: fsm.NotYet}
+	}
+	if q.isPaused() && !g.GetThoughPaused() {
+		return fsm.Result{Code: fsm.Empty}
 	}
 	x := q.toGive(func() *message { return q.candidateForGet(q.consumer(fsm.ConsumerID{Session: s.id})) })
 	if x == nil {

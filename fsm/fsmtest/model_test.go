@@ -52,6 +52,7 @@ type model struct {
 	modelTime
 	modelMessages
 	modelSessions
+	modelPause
 	modelCommand
 
 	modelEnds
@@ -298,6 +299,7 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 	if c.Kind == logpb.Command_TICK {
 		q.budget = q.bounds.Tick
 	}
+	q.endPause()
 	q.catchUp()
 	q.settleParked(c.Kind)
 	if c.Kind != logpb.Command_TICK {
@@ -552,7 +554,10 @@ func (q *model) hasCredit(c *consumer) bool {
 }
 
 // isServed reports whether c may get messages, if it has credit.
-func (q *model) isServed(c *consumer) bool {
+func (q *model) isServed(c *consumer) bool { return !q.isPaused() && q.mayTake(c) }
+
+// mayTake reports whether c may get a message that it names.
+func (q *model) mayTake(c *consumer) bool {
 	return q.isUp(c) && (!q.config.SingleActive || c == q.single && !q.quiescing())
 }
 

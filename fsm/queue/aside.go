@@ -169,7 +169,7 @@ func (m *Machine) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *f
 	switch {
 	case c == nil || c.isGets() || c.cancelled:
 		return fsm.Result{Code: fsm.NotFound}
-	case !m.consumers.served(c) || c.held.Len()+len(tokens) > maxCredit || c.link.on && c.credit() < len(tokens):
+	case !m.consumers.mayTake(c) || c.held.Len()+len(tokens) > maxCredit || c.link.on && c.credit() < len(tokens):
 		return fsm.Result{Code: fsm.Reserved}
 	}
 	m.lease.touch()

@@ -120,6 +120,7 @@ func (k *checker) books() {
 	}
 	k.that(m.lease.phase() == Active || m.consumers.len() == 0 && m.sessions.len() == 0 && m.messages.readyCount() == 0, "an ended queue serves")
 	m.lease.check(k)
+	m.pause.check(k)
 	m.clock.check(k)
 	m.ends.check(k, m.outbox.nextLetter())
 }
@@ -132,6 +133,7 @@ func (k *checker) time() {
 	case Active:
 		k.deadline(m.lease.leaseEnd())
 		k.deadline(m.lease.idleEnd())
+		k.deadline(m.pause.until)
 		k.deadline(m.seen.due())
 		if m.hasWork() {
 			k.deadline(m.clock.atOnce())
@@ -152,7 +154,7 @@ func (k *checker) time() {
 var (
 	phases   = [...]string{Active: "active", Draining: "draining", Gone: "gone"}
 	places   = [...]string{Ready: "ready", Returned: "returned", CheckedOut: "held", Outbox: "outbox", Scheduled: "scheduled", Waiting: "waiting", Purged: "purged", Delayed: "delayed", Deferred: "deferred", Grouped: "grouped", Parked: "parked"}
-	dues     = [...]string{NothingDue: "nothing", ExpiryDue: "message", TimeoutDue: "consumer", LockDue: "lock", LeaseDue: "queue", ScheduleDue: "schedule", WorkDue: "work"}
+	dues     = [...]string{NothingDue: "nothing", ExpiryDue: "message", TimeoutDue: "consumer", LockDue: "lock", LeaseDue: "queue", ScheduleDue: "schedule", PauseDue: "pause", WorkDue: "work"}
 	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled", Quiescing: "quiescing", Suspected: "silent"}
 )
 
@@ -173,6 +175,9 @@ func (m *Machine) String() string {
 	}
 	numberText(&b, " credit=%d", m.clock.lockCredit())
 	b.WriteString("\n")
+	if s := m.pause.String(); s != "" {
+		b.WriteString(s + "\n")
+	}
 	describeCounts(&b, m.Stats(), m.messages.count(Purged))
 	m.sessions.describe(&b)
 	for c := range m.Consumers() {

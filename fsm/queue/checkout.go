@@ -146,7 +146,7 @@ func (m *Machine) lift(taken []checkout) {
 //
 // Every get counts as a use of the queue, even an empty one, if its session is
 // known and gets are allowed. Empty is a promise: at this entry nothing was
-// ready, due to become ready, or on its way back.
+// ready, due to become ready, or on its way back, or the queue was paused.
 //
 // Ensures: at most one delivery, whose id is in scratch.delivered, so that
 // session.record can answer a repetition with the same message.
@@ -160,6 +160,9 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	m.lease.use()
 	if m.sessions.isEnding() {
 		return fsm.Result{Code: fsm.NotYet} // something older may be about to come back
+	}
+	if m.pause.on() && !cmd.GetThoughPaused() {
+		return fsm.Result{Code: fsm.Empty}
 	}
 	c := s.consumer(0)
 	h, _ := m.unexpired(eff, func() uint32 { return m.nextForGet(c) }, m.mayGive)

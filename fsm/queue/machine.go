@@ -62,6 +62,7 @@ type Machine struct {
 	detached   *detached
 	consumers  *consumers
 	lease      *lease
+	pause      *pause
 	returnings *returnings
 
 	// A property of the program, not of the state: in no snapshot.
@@ -82,6 +83,7 @@ func New(name string, id fsm.QueueID) *Machine {
 		newest: fsm.NewestVersion,
 		timers: &timers{}, entries: &entries{}, labels: &labels{},
 	}
+	m.pause = &pause{shared: m.shared}
 	m.takers = newGroupTakers(m.shared)
 	m.groups = &leavings{groups: newGroups(m.shared, m.takers)}
 	m.cursors = &cursors{shared: m.shared, timers: m.timers}
@@ -92,7 +94,7 @@ func New(name string, id fsm.QueueID) *Machine {
 	m.outbox = &outbox{shared: m.shared, messages: m.messages, ends: m.ends}
 	m.sessions = &sessions{shared: m.shared}
 	m.deadlines, m.detached = &deadlines{shared: m.shared}, &detached{shared: m.shared}
-	m.consumers = &consumers{shared: m.shared, sessions: m.sessions, detached: m.detached, groups: m.groups, takers: m.takers, services: services{
+	m.consumers = &consumers{shared: m.shared, sessions: m.sessions, detached: m.detached, groups: m.groups, takers: m.takers, pause: m.pause, services: services{
 		shared: m.shared, messages: m.messages, cursors: m.cursors, general: service{shared: m.shared},
 	}}
 	m.lease = &lease{shared: m.shared, timers: m.timers, messages: m.messages, consumers: m.consumers}
@@ -178,6 +180,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	}
 	m.consumers.measure()
 	m.scratch.begin(cmd.Kind, &m.bounds)
+	m.resume()
 	m.catchUp(eff)
 	m.settleParked(cmd.Kind, eff)
 	s, r, ok := m.admit(&meta, cmd, eff)
@@ -237,6 +240,8 @@ const (
 	LeaseDue
 	// ScheduleDue: a message becomes ready.
 	ScheduleDue
+	// PauseDue: a pause of the consumers ends.
+	PauseDue
 	// WorkDue: a command has left work, which is due at once.
 	WorkDue
 )
@@ -281,6 +286,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	if k, _, ok := m.timers.nextTimed(); ok {
 		earlier(k.At, ScheduleDue)
 	}
+	earlier(m.pause.until, PauseDue)
 	earlier(m.lease.leaseEnd(), LeaseDue)
 	earlier(m.lease.idleEnd(), LeaseDue)
 	earlier(m.seen.due(), WorkDue)
@@ -383,6 +389,8 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 		return m.group(s, cmd.Group)
 	case logpb.Command_CHOOSE:
 		return m.choose(cmd.Choose, eff)
+	case logpb.Command_PAUSE:
+		return m.pauseConsumers(cmd.Pause)
 	}
 	return fsm.Result{Code: fsm.Invalid}
 }
@@ -452,7 +460,7 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	if c.Expires != m.settings.Expires {
 		m.lease.renew()
 	}
-	single, groups := m.settings.SingleActive, m.settings.Groups
+	single, groups, paused := m.settings.SingleActive, m.settings.Groups, m.settings.Paused
 	byDeadline, window := m.settings.DeadlineOrder, m.settings.dedup
 	m.settings = newSettings(c)
 	m.ends.trim()
@@ -462,7 +470,7 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	m.seen.configured(window)
 	m.timers.orderByDeadline(m.settings.DeadlineOrder)
 	m.lease.touch()
-	if c.SingleActive != single || c.Groups != groups {
+	if c.SingleActive != single || c.Groups != groups || c.Paused != paused {
 		m.consumers.reconsider(c.SingleActive != single)
 	}
 	m.outbox.settleWaiting()

@@ -244,7 +244,7 @@ func (s *script) command(a arguments) *logpb.Command {
 		cmd.Cancel = &logpb.Cancel{Consumer: a.number("consumer", 1)}
 	case "get":
 		cmd.Kind = logpb.Command_GET
-		cmd.Get = &logpb.Get{NoAck: a.has("no-ack")}
+		cmd.Get = &logpb.Get{NoAck: a.has("no-ack"), ThoughPaused: a.has("though-paused")}
 	case "ack", "requeue", "reject", "discard", "defer":
 		cmd.Kind = logpb.Command_SETTLE
 		cmd.Settle = &logpb.Settle{
@@ -265,6 +265,9 @@ func (s *script) command(a arguments) *logpb.Command {
 	case "unpark":
 		cmd.Kind = logpb.Command_UNPARK
 		cmd.Unpark = &logpb.Unpark{Count: a.number("count", 0)}
+	case "pause", "unpause":
+		cmd.Kind = logpb.Command_PAUSE
+		cmd.Pause = &logpb.Pause{By: a.text("by"), Reason: a.text("reason"), Until: int64(a.number("until", 0)), Resume: a.d.Cmd == "unpause"}
 	case "credit":
 		cmd.Kind = logpb.Command_CREDIT
 		cmd.Credit = &logpb.Credit{
@@ -336,7 +339,7 @@ func (a arguments) config() *logpb.QueueConfig {
 		DeadLetterMaxPlusOne: a.stored("max-pending"), Forward: a.has("forward"),
 		Lock: a.number("lock", 0), MaxLock: a.number("max-lock", 0), CountLockExpiry: a.has("count-locks"),
 		SingleActive: a.has("single"), RetryMin: a.number("retry-min", 0), RetryMax: a.number("retry-max", 0),
-		DelayedStore: a.has("store"), Classic: a.has("classic"),
+		DelayedStore: a.has("store"), Classic: a.has("classic"), Paused: a.has("paused"),
 		MaxPriorityPlusOne:         uint32(a.stored("max-priority")),
 		DisconnectedTimeoutPlusOne: a.stored("disconnected"), Revision: a.number("revision", 0),
 	}

@@ -79,6 +79,7 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 	m.detached.save(h)
 	m.groups.save(h, m.consumers, m.detached)
 	m.seen.save(h)
+	m.pause.save(h)
 	if m.version > 1 {
 		h.FsmVersion = m.version
 	}
@@ -372,6 +373,7 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	if err := m.seen.restore(h); err != nil {
 		return err
 	}
+	m.pause.restore(h)
 	m.sessions.restoreHead(h)
 	detached, err := m.detached.restore(h)
 	if err != nil {

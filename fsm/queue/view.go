@@ -225,7 +225,7 @@ type Demand struct {
 func DemandOf(m *Machine) Demand {
 	return Demand{
 		Ready: m.messages.readyCount(), Held: m.messages.count(CheckedOut).Messages, Acked: m.counters.Acked,
-		Sated: m.consumers.active() > 0 && !m.consumers.hasCredit(), BootsChanged: m.sessions.changed(),
+		Sated: m.consumers.active() > 0 && !m.pause.on() && !m.consumers.hasCredit(), BootsChanged: m.sessions.changed(),
 	}
 }
 

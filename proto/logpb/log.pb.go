@@ -52,6 +52,7 @@ const (
 	Command_UNPARK           Command_Kind = 21
 	Command_CREDIT           Command_Kind = 22
 	Command_CHOOSE           Command_Kind = 23
+	Command_PAUSE            Command_Kind = 24
 )
 
 // Enum value maps for Command_Kind.
@@ -81,6 +82,7 @@ var (
 		21: "UNPARK",
 		22: "CREDIT",
 		23: "CHOOSE",
+		24: "PAUSE",
 	}
 	Command_Kind_value = map[string]int32{
 		"NONE":             0,
@@ -107,6 +109,7 @@ var (
 		"UNPARK":           21,
 		"CREDIT":           22,
 		"CHOOSE":           23,
+		"PAUSE":            24,
 	}
 )
 
@@ -403,7 +406,7 @@ func (x Settle_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Settle_Outcome.Descriptor instead.
 func (Settle_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18, 0}
+	return file_log_proto_rawDescGZIP(), []int{19, 0}
 }
 
 type QueueConfig_DeadLetterStrategy int32
@@ -455,7 +458,7 @@ func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_DeadLetterStrategy.Descriptor instead.
 func (QueueConfig_DeadLetterStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21, 0}
+	return file_log_proto_rawDescGZIP(), []int{22, 0}
 }
 
 type QueueConfig_Overflow int32
@@ -504,7 +507,7 @@ func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Overflow.Descriptor instead.
 func (QueueConfig_Overflow) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21, 1}
+	return file_log_proto_rawDescGZIP(), []int{22, 1}
 }
 
 type QueueConfig_Retry int32
@@ -556,7 +559,7 @@ func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Retry.Descriptor instead.
 func (QueueConfig_Retry) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21, 2}
+	return file_log_proto_rawDescGZIP(), []int{22, 2}
 }
 
 type QueueConfig_RetryStrategy int32
@@ -605,7 +608,7 @@ func (x QueueConfig_RetryStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_RetryStrategy.Descriptor instead.
 func (QueueConfig_RetryStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21, 3}
+	return file_log_proto_rawDescGZIP(), []int{22, 3}
 }
 
 type QueueConfig_Groups int32
@@ -654,7 +657,7 @@ func (x QueueConfig_Groups) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Groups.Descriptor instead.
 func (QueueConfig_Groups) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21, 4}
+	return file_log_proto_rawDescGZIP(), []int{22, 4}
 }
 
 type EndState_Reason int32
@@ -734,7 +737,7 @@ func (x EndState_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndState_Reason.Descriptor instead.
 func (EndState_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{29, 0}
+	return file_log_proto_rawDescGZIP(), []int{30, 0}
 }
 
 // Session names one channel of one client: the node that serves it, that
@@ -896,6 +899,7 @@ type Command struct {
 	Unpark          *Unpark          `protobuf:"bytes,22,opt,name=unpark" json:"unpark,omitempty"`
 	Credit          *Credit          `protobuf:"bytes,23,opt,name=credit" json:"credit,omitempty"`
 	Choose          *Choose          `protobuf:"bytes,24,opt,name=choose" json:"choose,omitempty"`
+	Pause           *Pause           `protobuf:"bytes,25,opt,name=pause" json:"pause,omitempty"`
 	// In the first command of a stream: when it was made. A queue begins no
 	// stream with one that is too old, see Code Late. 0: not said.
 	OpenedAt      int64 `protobuf:"zigzag64,21,opt,name=opened_at,json=openedAt" json:"opened_at,omitempty"`
@@ -1090,6 +1094,13 @@ func (x *Command) GetCredit() *Credit {
 func (x *Command) GetChoose() *Choose {
 	if x != nil {
 		return x.Choose
+	}
+	return nil
+}
+
+func (x *Command) GetPause() *Pause {
+	if x != nil {
+		return x.Pause
 	}
 	return nil
 }
@@ -2353,6 +2364,7 @@ func (x *Cancel) GetConsumer() uint64 {
 type Get struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	NoAck         bool                   `protobuf:"varint,1,opt,name=no_ack,json=noAck" json:"no_ack,omitempty"`
+	ThoughPaused  bool                   `protobuf:"varint,2,opt,name=though_paused,json=thoughPaused" json:"though_paused,omitempty"` // it inspects: a pause of the queue is not for it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2394,6 +2406,82 @@ func (x *Get) GetNoAck() bool {
 	return false
 }
 
+func (x *Get) GetThoughPaused() bool {
+	if x != nil {
+		return x.ThoughPaused
+	}
+	return false
+}
+
+// Pauses a queue's consumers, or changes the pause.
+type Pause struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	By            string                 `protobuf:"bytes,1,opt,name=by" json:"by,omitempty"`          // who
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason" json:"reason,omitempty"`  // why
+	Until         int64                  `protobuf:"zigzag64,3,opt,name=until" json:"until,omitempty"` // ms; 0: until it is resumed
+	Resume        bool                   `protobuf:"varint,4,opt,name=resume" json:"resume,omitempty"` // ends the pause; all else is ignored
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pause) Reset() {
+	*x = Pause{}
+	mi := &file_log_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pause) ProtoMessage() {}
+
+func (x *Pause) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pause.ProtoReflect.Descriptor instead.
+func (*Pause) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Pause) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Pause) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Pause) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *Pause) GetResume() bool {
+	if x != nil {
+		return x.Resume
+	}
+	return false
+}
+
 type Settle struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Outcome  Settle_Outcome         `protobuf:"varint,1,opt,name=outcome,enum=quorate.log.v1.Settle_Outcome" json:"outcome,omitempty"`
@@ -2422,7 +2510,7 @@ type Settle struct {
 
 func (x *Settle) Reset() {
 	*x = Settle{}
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2434,7 +2522,7 @@ func (x *Settle) String() string {
 func (*Settle) ProtoMessage() {}
 
 func (x *Settle) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2447,7 +2535,7 @@ func (x *Settle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settle.ProtoReflect.Descriptor instead.
 func (*Settle) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18}
+	return file_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Settle) GetOutcome() Settle_Outcome {
@@ -2539,7 +2627,7 @@ type Annotation struct {
 
 func (x *Annotation) Reset() {
 	*x = Annotation{}
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +2639,7 @@ func (x *Annotation) String() string {
 func (*Annotation) ProtoMessage() {}
 
 func (x *Annotation) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +2652,7 @@ func (x *Annotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Annotation.ProtoReflect.Descriptor instead.
 func (*Annotation) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
+	return file_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Annotation) GetKey() []byte {
@@ -2591,7 +2679,7 @@ type Configure struct {
 
 func (x *Configure) Reset() {
 	*x = Configure{}
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2603,7 +2691,7 @@ func (x *Configure) String() string {
 func (*Configure) ProtoMessage() {}
 
 func (x *Configure) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2616,7 +2704,7 @@ func (x *Configure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configure.ProtoReflect.Descriptor instead.
 func (*Configure) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
+	return file_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Configure) GetConfig() *QueueConfig {
@@ -2715,14 +2803,16 @@ type QueueConfig struct {
 	Revision uint64 `protobuf:"varint,40,opt,name=revision" json:"revision,omitempty"`
 	// The queue was declared classic: gets are served beside a single active
 	// consumer, and a message without a priority has 0.
-	Classic       bool `protobuf:"varint,49,opt,name=classic" json:"classic,omitempty"`
+	Classic bool `protobuf:"varint,49,opt,name=classic" json:"classic,omitempty"`
+	// Consumers are handed nothing.
+	Paused        bool `protobuf:"varint,53,opt,name=paused" json:"paused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2734,7 +2824,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2747,7 +2837,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21}
+	return file_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *QueueConfig) GetTtlPlusOne() uint64 {
@@ -3100,6 +3190,13 @@ func (x *QueueConfig) GetClassic() bool {
 	return false
 }
 
+func (x *QueueConfig) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
 type Delete struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	IfUnused      bool                   `protobuf:"varint,1,opt,name=if_unused,json=ifUnused" json:"if_unused,omitempty"`
@@ -3110,7 +3207,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3122,7 +3219,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3135,7 +3232,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22}
+	return file_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Delete) GetIfUnused() bool {
@@ -3169,7 +3266,7 @@ type RouteDead struct {
 
 func (x *RouteDead) Reset() {
 	*x = RouteDead{}
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3181,7 +3278,7 @@ func (x *RouteDead) String() string {
 func (*RouteDead) ProtoMessage() {}
 
 func (x *RouteDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3194,7 +3291,7 @@ func (x *RouteDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteDead.ProtoReflect.Descriptor instead.
 func (*RouteDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
+	return file_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RouteDead) GetFirst() uint64 {
@@ -3236,7 +3333,7 @@ type DeadRoute struct {
 
 func (x *DeadRoute) Reset() {
 	*x = DeadRoute{}
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +3345,7 @@ func (x *DeadRoute) String() string {
 func (*DeadRoute) ProtoMessage() {}
 
 func (x *DeadRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +3358,7 @@ func (x *DeadRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadRoute.ProtoReflect.Descriptor instead.
 func (*DeadRoute) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeadRoute) GetTargets() []uint64 {
@@ -3307,7 +3404,7 @@ type SettleDead struct {
 
 func (x *SettleDead) Reset() {
 	*x = SettleDead{}
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3319,7 +3416,7 @@ func (x *SettleDead) String() string {
 func (*SettleDead) ProtoMessage() {}
 
 func (x *SettleDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3332,7 +3429,7 @@ func (x *SettleDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleDead.ProtoReflect.Descriptor instead.
 func (*SettleDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
+	return file_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SettleDead) GetTarget() uint64 {
@@ -3374,7 +3471,7 @@ type NodeDown struct {
 
 func (x *NodeDown) Reset() {
 	*x = NodeDown{}
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3386,7 +3483,7 @@ func (x *NodeDown) String() string {
 func (*NodeDown) ProtoMessage() {}
 
 func (x *NodeDown) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3399,7 +3496,7 @@ func (x *NodeDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDown.ProtoReflect.Descriptor instead.
 func (*NodeDown) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{26}
+	return file_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *NodeDown) GetNode() uint32 {
@@ -3429,7 +3526,7 @@ type NodeSuspected struct {
 
 func (x *NodeSuspected) Reset() {
 	*x = NodeSuspected{}
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3441,7 +3538,7 @@ func (x *NodeSuspected) String() string {
 func (*NodeSuspected) ProtoMessage() {}
 
 func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3454,7 +3551,7 @@ func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSuspected.ProtoReflect.Descriptor instead.
 func (*NodeSuspected) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{27}
+	return file_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *NodeSuspected) GetNode() uint32 {
@@ -3538,7 +3635,7 @@ type MessageState struct {
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3550,7 +3647,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3563,7 +3660,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{28}
+	return file_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -3918,7 +4015,7 @@ type EndState struct {
 
 func (x *EndState) Reset() {
 	*x = EndState{}
-	mi := &file_log_proto_msgTypes[29]
+	mi := &file_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3930,7 +4027,7 @@ func (x *EndState) String() string {
 func (*EndState) ProtoMessage() {}
 
 func (x *EndState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[29]
+	mi := &file_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3943,7 +4040,7 @@ func (x *EndState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndState.ProtoReflect.Descriptor instead.
 func (*EndState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{29}
+	return file_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *EndState) GetReason() EndState_Reason {
@@ -4125,7 +4222,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[30]
+	mi := &file_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4137,7 +4234,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[30]
+	mi := &file_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4150,7 +4247,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{30}
+	return file_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -4186,7 +4283,7 @@ const file_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xf1\v\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xa9\f\n" +
 	"\aCommand\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x10\n" +
@@ -4213,8 +4310,9 @@ const file_log_proto_rawDesc = "" +
 	"\x0enode_suspected\x18\x14 \x01(\v2\x1d.quorate.log.v1.NodeSuspectedR\rnodeSuspected\x12.\n" +
 	"\x06unpark\x18\x16 \x01(\v2\x16.quorate.log.v1.UnparkR\x06unpark\x12.\n" +
 	"\x06credit\x18\x17 \x01(\v2\x16.quorate.log.v1.CreditR\x06credit\x12.\n" +
-	"\x06choose\x18\x18 \x01(\v2\x16.quorate.log.v1.ChooseR\x06choose\x12\x1b\n" +
-	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xc4\x02\n" +
+	"\x06choose\x18\x18 \x01(\v2\x16.quorate.log.v1.ChooseR\x06choose\x12+\n" +
+	"\x05pause\x18\x19 \x01(\v2\x15.quorate.log.v1.PauseR\x05pause\x12\x1b\n" +
+	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xcf\x02\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aENQUEUE\x10\x01\x12\v\n" +
@@ -4247,7 +4345,8 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"\x06CREDIT\x10\x16\x12\n" +
 	"\n" +
-	"\x06CHOOSE\x10\x17\"\xa8\x06\n" +
+	"\x06CHOOSE\x10\x17\x12\t\n" +
+	"\x05PAUSE\x10\x18\"\xa8\x06\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -4378,9 +4477,15 @@ const file_log_proto_rawDesc = "" +
 	"\x06credit\x18\x03 \x01(\rR\x06credit\x12\x14\n" +
 	"\x05drain\x18\x04 \x01(\bR\x05drain\"$\n" +
 	"\x06Cancel\x12\x1a\n" +
-	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\"\x1c\n" +
+	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\"A\n" +
 	"\x03Get\x12\x15\n" +
-	"\x06no_ack\x18\x01 \x01(\bR\x05noAck\"\xdd\x03\n" +
+	"\x06no_ack\x18\x01 \x01(\bR\x05noAck\x12#\n" +
+	"\rthough_paused\x18\x02 \x01(\bR\fthoughPaused\"]\n" +
+	"\x05Pause\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05until\x18\x03 \x01(\x12R\x05until\x12\x16\n" +
+	"\x06resume\x18\x04 \x01(\bR\x06resume\"\xdd\x03\n" +
 	"\x06Settle\x128\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x1e.quorate.log.v1.Settle.OutcomeR\aoutcome\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x16\n" +
@@ -4405,7 +4510,7 @@ const file_log_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xf5\x13\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\x8d\x14\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -4462,7 +4567,8 @@ const file_log_proto_rawDesc = "" +
 	"\x1ddisconnected_timeout_plus_one\x18\x1e \x01(\x04R\x1adisconnectedTimeoutPlusOne\x12#\n" +
 	"\rdelayed_store\x18# \x01(\bR\fdelayedStore\x12\x1a\n" +
 	"\brevision\x18( \x01(\x04R\brevision\x12\x18\n" +
-	"\aclassic\x181 \x01(\bR\aclassic\"L\n" +
+	"\aclassic\x181 \x01(\bR\aclassic\x12\x16\n" +
+	"\x06paused\x185 \x01(\bR\x06paused\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
 	"\fAT_MOST_ONCE\x10\x01\x12\x11\n" +
@@ -4632,7 +4738,7 @@ func file_log_proto_rawDescGZIP() []byte {
 }
 
 var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
@@ -4664,19 +4770,20 @@ var file_log_proto_goTypes = []any{
 	(*Credit)(nil),                      // 27: quorate.log.v1.Credit
 	(*Cancel)(nil),                      // 28: quorate.log.v1.Cancel
 	(*Get)(nil),                         // 29: quorate.log.v1.Get
-	(*Settle)(nil),                      // 30: quorate.log.v1.Settle
-	(*Annotation)(nil),                  // 31: quorate.log.v1.Annotation
-	(*Configure)(nil),                   // 32: quorate.log.v1.Configure
-	(*QueueConfig)(nil),                 // 33: quorate.log.v1.QueueConfig
-	(*Delete)(nil),                      // 34: quorate.log.v1.Delete
-	(*RouteDead)(nil),                   // 35: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),                   // 36: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),                  // 37: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),                    // 38: quorate.log.v1.NodeDown
-	(*NodeSuspected)(nil),               // 39: quorate.log.v1.NodeSuspected
-	(*MessageState)(nil),                // 40: quorate.log.v1.MessageState
-	(*EndState)(nil),                    // 41: quorate.log.v1.EndState
-	(*DeadTransfer)(nil),                // 42: quorate.log.v1.DeadTransfer
+	(*Pause)(nil),                       // 30: quorate.log.v1.Pause
+	(*Settle)(nil),                      // 31: quorate.log.v1.Settle
+	(*Annotation)(nil),                  // 32: quorate.log.v1.Annotation
+	(*Configure)(nil),                   // 33: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 34: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 35: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 36: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 37: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 38: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 39: quorate.log.v1.NodeDown
+	(*NodeSuspected)(nil),               // 40: quorate.log.v1.NodeSuspected
+	(*MessageState)(nil),                // 41: quorate.log.v1.MessageState
+	(*EndState)(nil),                    // 42: quorate.log.v1.EndState
+	(*DeadTransfer)(nil),                // 43: quorate.log.v1.DeadTransfer
 }
 var file_log_proto_depIdxs = []int32{
 	14, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
@@ -4686,53 +4793,54 @@ var file_log_proto_depIdxs = []int32{
 	25, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
 	28, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
 	29, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
-	30, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	32, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	34, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	35, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	37, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	38, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	31, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
+	33, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	35, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	36, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	38, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	39, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
 	23, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
 	17, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
 	18, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
 	19, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
 	20, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
 	22, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
-	39, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
+	40, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
 	21, // 20: quorate.log.v1.Command.unpark:type_name -> quorate.log.v1.Unpark
 	27, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
 	26, // 22: quorate.log.v1.Command.choose:type_name -> quorate.log.v1.Choose
-	24, // 23: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
-	1,  // 24: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
-	16, // 25: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
-	31, // 26: quorate.log.v1.Enqueue.annotations:type_name -> quorate.log.v1.Annotation
-	4,  // 27: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
-	2,  // 28: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
-	12, // 29: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
-	3,  // 30: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
-	4,  // 31: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	12, // 32: quorate.log.v1.Choose.session:type_name -> quorate.log.v1.Session
-	5,  // 33: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	12, // 34: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
-	31, // 35: quorate.log.v1.Settle.annotations:type_name -> quorate.log.v1.Annotation
-	33, // 36: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
-	6,  // 37: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
-	7,  // 38: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
-	8,  // 39: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
-	9,  // 40: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
-	10, // 41: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
-	36, // 42: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	4,  // 43: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	42, // 44: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	24, // 45: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	31, // 46: quorate.log.v1.MessageState.annotations:type_name -> quorate.log.v1.Annotation
-	11, // 47: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
-	12, // 48: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	30, // 23: quorate.log.v1.Command.pause:type_name -> quorate.log.v1.Pause
+	24, // 24: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	1,  // 25: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
+	16, // 26: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
+	32, // 27: quorate.log.v1.Enqueue.annotations:type_name -> quorate.log.v1.Annotation
+	4,  // 28: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
+	2,  // 29: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
+	12, // 30: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
+	3,  // 31: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
+	4,  // 32: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
+	12, // 33: quorate.log.v1.Choose.session:type_name -> quorate.log.v1.Session
+	5,  // 34: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
+	12, // 35: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
+	32, // 36: quorate.log.v1.Settle.annotations:type_name -> quorate.log.v1.Annotation
+	34, // 37: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	6,  // 38: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
+	7,  // 39: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
+	8,  // 40: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
+	9,  // 41: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
+	10, // 42: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
+	37, // 43: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	4,  // 44: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	43, // 45: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	24, // 46: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	32, // 47: quorate.log.v1.MessageState.annotations:type_name -> quorate.log.v1.Annotation
+	11, // 48: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
+	12, // 49: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
+	50, // [50:50] is the sub-list for method output_type
+	50, // [50:50] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -4746,7 +4854,7 @@ func file_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

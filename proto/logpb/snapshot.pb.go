@@ -157,6 +157,9 @@ type QueueSnapshot struct {
 	// How many of the purged messages, the first ones, are of no group any more. 0 before
 	// fsm_version 3.
 	UnnamedPurged uint64 `protobuf:"varint,78,opt,name=unnamed_purged,json=unnamedPurged" json:"unnamed_purged,omitempty"`
+	// Absent: nobody has paused the queue.
+	Pause         *Pause `protobuf:"bytes,79,opt,name=pause" json:"pause,omitempty"`
+	PausedSince   int64  `protobuf:"zigzag64,80,opt,name=paused_since,json=pausedSince" json:"paused_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -481,6 +484,20 @@ func (x *QueueSnapshot) GetParts() uint64 {
 func (x *QueueSnapshot) GetUnnamedPurged() uint64 {
 	if x != nil {
 		return x.UnnamedPurged
+	}
+	return 0
+}
+
+func (x *QueueSnapshot) GetPause() *Pause {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
+}
+
+func (x *QueueSnapshot) GetPausedSince() int64 {
+	if x != nil {
+		return x.PausedSince
 	}
 	return 0
 }
@@ -1751,7 +1768,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\tSuspicion\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x14\n" +
-	"\x05until\x18\x03 \x01(\x12R\x05until\"\xb2\f\n" +
+	"\x05until\x18\x03 \x01(\x12R\x05until\"\x82\r\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -1803,7 +1820,9 @@ const file_snapshot_proto_rawDesc = "" +
 	"seen_since\x18J \x01(\x03R\tseenSince\x125\n" +
 	"\acursors\x18I \x03(\v2\x1b.quorate.log.v1.CursorStateR\acursors\x12\x14\n" +
 	"\x05parts\x18M \x01(\x04R\x05parts\x12%\n" +
-	"\x0eunnamed_purged\x18N \x01(\x04R\runnamedPurgedJ\x04\b\x14\x10\x15\"\x89\x02\n" +
+	"\x0eunnamed_purged\x18N \x01(\x04R\runnamedPurged\x12+\n" +
+	"\x05pause\x18O \x01(\v2\x15.quorate.log.v1.PauseR\x05pause\x12!\n" +
+	"\fpaused_since\x18P \x01(\x12R\vpausedSinceJ\x04\b\x14\x10\x15\"\x89\x02\n" +
 	"\n" +
 	"GroupState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -1977,7 +1996,8 @@ var file_snapshot_proto_goTypes = []any{
 	(*QueueConfig)(nil),     // 11: quorate.log.v1.QueueConfig
 	(*Session)(nil),         // 12: quorate.log.v1.Session
 	(*NodeDown)(nil),        // 13: quorate.log.v1.NodeDown
-	(*Annotation)(nil),      // 14: quorate.log.v1.Annotation
+	(*Pause)(nil),           // 14: quorate.log.v1.Pause
+	(*Annotation)(nil),      // 15: quorate.log.v1.Annotation
 }
 var file_snapshot_proto_depIdxs = []int32{
 	11, // 0: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
@@ -1993,15 +2013,16 @@ var file_snapshot_proto_depIdxs = []int32{
 	3,  // 10: quorate.log.v1.QueueSnapshot.group_takers:type_name -> quorate.log.v1.GroupTakerState
 	10, // 11: quorate.log.v1.QueueSnapshot.detached:type_name -> quorate.log.v1.DetachedState
 	8,  // 12: quorate.log.v1.QueueSnapshot.cursors:type_name -> quorate.log.v1.CursorState
-	12, // 13: quorate.log.v1.ReturningState.session:type_name -> quorate.log.v1.Session
-	14, // 14: quorate.log.v1.ReturningState.annotations:type_name -> quorate.log.v1.Annotation
-	12, // 15: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
-	12, // 16: quorate.log.v1.DetachedState.session:type_name -> quorate.log.v1.Session
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	14, // 13: quorate.log.v1.QueueSnapshot.pause:type_name -> quorate.log.v1.Pause
+	12, // 14: quorate.log.v1.ReturningState.session:type_name -> quorate.log.v1.Session
+	15, // 15: quorate.log.v1.ReturningState.annotations:type_name -> quorate.log.v1.Annotation
+	12, // 16: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
+	12, // 17: quorate.log.v1.DetachedState.session:type_name -> quorate.log.v1.Session
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_snapshot_proto_init() }
