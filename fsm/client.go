@@ -277,6 +277,7 @@ func OutcomeNamed(name string) (o Outcome, ok bool) {
 const (
 	MinLock, MaxLock     = 1000, 43_200_000 // duration of a lock, ms
 	MaxSettleReason      = 255              // bytes
+	MaxPauseText         = 255              // bytes: who pauses a queue, and why
 	MaxSettleDescription = 4096
 )
 

@@ -135,6 +135,7 @@ type Certificate struct {
 type Led struct {
 	queue.Stats       // as queue.Stats.Add adds; of the scheduled messages without those in stores of exchanges
 	Queues            int
+	Paused            int // of them: their consumers are handed nothing
 	ConsumersTimedOut int
 	ByCredit          int // consumers that take by credit: those of AMQP 1.0
 	OldestUnacked     time.Duration

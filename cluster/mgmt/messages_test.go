@@ -2,7 +2,9 @@ package mgmt
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -47,12 +49,12 @@ func (w *world) NameLocked(_ *catalog.Queue, token string, c *logpb.Command) boo
 	return token == "T" || token == "lost"
 }
 
-// Command renews until 5000, at 1000, unless the lock is lost. Kicks and unparks are answered with
+// Command renews until 5000, at 1000, unless the lock is lost. Kicks, unparks and pauses are answered with
 // results, one after the other.
 func (w *world) Command(_ context.Context, _ *catalog.Queue, c ...*logpb.Command) ([]fsm.Result, error) {
 	w.commands = append(w.commands, c...)
 	switch {
-	case c[0].Kick != nil || c[0].Unpark != nil:
+	case c[0].Kick != nil || c[0].Unpark != nil || c[0].Pause != nil:
 		n := w.results[0]
 		w.results = w.results[1:]
 		return []fsm.Result{{Count: n}}, nil
@@ -154,6 +156,48 @@ func TestUnpark(t *testing.T) {
 		want{"root", "POST", "/api/queues/%2F/none/unpark", "", 404, `{"error":"not_found","reason":"queue_not_found"}`},
 	)
 	asked("so many", 3)
+}
+
+// TestPause: who may configure a queue pauses its consumers, says why and until when, and
+// resumes them.
+func TestPause(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "q", false)
+	const pause, resume = "/api/queues/%2F/q/pause", "/api/queues/%2F/q/resume"
+	bad := func(reason string) string { return `{"error":"bad_request","reason":"` + reason + `"}` }
+	const noTime = "until must be a time to come, in ms since the epoch, or for a time in ms from 1; not both"
+	w.results = []uint64{1, 0, 0, 0, 1}
+	w.check(
+		want{"root", "POST", pause, "", 200, `{"changed":true}`},
+		want{"root", "POST", pause, `{"reason":"it burns","for":500}`, 200, `{"changed":false}`},
+		want{"root", "POST", pause, `{"until":1700}`, 200, `{"changed":false}`},
+		want{"root", "POST", pause, `{"until":"1700"}`, 200, `{"changed":false}`},
+		want{"root", "POST", resume, "", 200, `{"changed":true}`},
+	)
+	var asked []string
+	for _, c := range w.commands {
+		p := c.GetPause()
+		asked = append(asked, fmt.Sprint(p.By, " ", p.Reason, " ", p.Until, " ", p.Resume))
+	}
+	if want := []string{"root  0 false", "root it burns 1500 false", "root  1700 false", "root  1700 false", "  0 true"}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %q, want %q", asked, want)
+	}
+	w.commands = nil
+	for _, body := range []string{`{"for":0}`, `{"for":-1}`, `{"for":1.5}`, `{"for":"x"}`, `{"until":1000}`, `{"until":0}`, `{"for":1,"until":2000}`, `{"for":9223372036854775807}`, `{"until":9223372036854775807}`, `{"until":99999999999999999999}`} {
+		w.check(want{"root", "POST", pause, body, 400, bad(noTime)})
+	}
+	w.check(
+		want{"root", "POST", pause, `{"reason":7}`, 400, "…a string"},
+		want{"root", "POST", pause, `{"reason":"` + strings.Repeat("x", 256) + `"}`, 400, bad("reason must have at most 255 bytes")},
+		want{"root", "POST", pause, "[]", 400, bad("invalid payload: the request body is not a JSON object")},
+		want{"mona", "POST", pause, "", 401, "…Access refused."},
+		want{"mona", "POST", resume, "", 401, "…Access refused."},
+		want{"root", "POST", "/api/queues/%2F/none/pause", "", 404, `{"error":"not_found","reason":"queue_not_found"}`},
+		want{"root", "POST", "/api/queues/%2F/none/resume", "", 404, `{"error":"not_found","reason":"queue_not_found"}`},
+	)
+	if len(w.commands) > 0 {
+		t.Errorf("%v were sent", w.commands)
+	}
 }
 
 // TestRetries: delayed messages are retried at once, as many as wait or are asked

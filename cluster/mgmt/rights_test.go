@@ -76,6 +76,8 @@ var needs = map[string]need{
 	"GET /api/queues/{vhost}/{name}/groups":                    {management, "read"},
 	"POST /api/queues/{vhost}/{name}/unpark":                   {management, "read"},
 	"POST /api/queues/{vhost}/{name}/kick":                     {management, "read"},
+	"POST /api/queues/{vhost}/{name}/pause":                    {management, "configure"},
+	"POST /api/queues/{vhost}/{name}/resume":                   {management, "configure"},
 	"GET /api/queues/quorum/{vhost}/{name}/status":             {management, "see"},
 	"POST /api/rebalance/queues":                               {tag: administrator},
 	"POST /api/quorate/rebalance":                              {tag: administrator},

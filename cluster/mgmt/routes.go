@@ -209,6 +209,8 @@ func (b *Backend) queues() []resource {
 		{"/api/queues/{vhost}/{name}/groups", []endpoint{get(management, m.groups)}},
 		{"/api/queues/{vhost}/{name}/kick", []endpoint{post(management, retries{b.Messages, b.Queues}.retryNow)}},
 		{"/api/queues/{vhost}/{name}/unpark", []endpoint{post(management, retries{b.Messages, b.Queues}.unpark)}},
+		{"/api/queues/{vhost}/{name}/pause", []endpoint{post(management, pauses{b.Messages, b.Node}.pause)}},
+		{"/api/queues/{vhost}/{name}/resume", []endpoint{post(management, pauses{b.Messages, b.Node}.resume)}},
 		{"/api/queues/{vhost}/{name}/consumers", []endpoint{get(management, c.ofQueue)}},
 		{"/api/queues/{vhost}/{name}/timeouts", []endpoint{get(management, c.timeoutsOfQueue)}},
 		{"/api/quorate/time", []endpoint{get(management, ahead{b.Queues}.sum)}},

@@ -50,6 +50,7 @@ var meanings = map[logpb.Command_Kind]map[fsm.Code]meaning{
 	logpb.Command_RECEIVE_DEFERRED: {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.InUse: otherwise, fsm.Reserved: notServed, fsm.Gone: queueGone},
 	logpb.Command_KICK:             {fsm.OK: success, fsm.Gone: queueGone},
 	logpb.Command_UNPARK:           {fsm.OK: success, fsm.Gone: queueGone},
+	logpb.Command_PAUSE:            {fsm.OK: success, fsm.Gone: queueGone},
 	logpb.Command_GROUP:            {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.InUse: otherwise, fsm.Gone: queueGone},
 }
 

@@ -44,6 +44,8 @@ var commandVerbs = map[string]commandVerb{
 	"schedule.cancel":          scheduleVerb(logpb.Schedule_CANCEL),
 	"schedule.update":          scheduleVerb(logpb.Schedule_MOVE),
 	"schedule.fire":            scheduleVerb(logpb.Schedule_FIRE),
+	"queue.pause":              pauseVerb(false),
+	"queue.resume":             pauseVerb(true),
 }
 
 // clientCommand is a publish to the command exchange. It consists of parts, and is answered when

@@ -501,3 +501,32 @@ func parseLockToken(text string, secret []byte) (t lockToken, ok bool) {
 		of: fsm.ConsumerID{Session: fsm.SessionID{Node: fsm.NodeID(all[1]), Boot: all[2], Num: all[3]}, Number: all[4]},
 	}, len(fields) == 0
 }
+
+// pauseVerb returns a verb that pauses the consumers of a queue, or resumes them.
+func pauseVerb(resume bool) commandVerb {
+	return func(x *commandExchange, r *commandRequest) ([]*commandPart, error) {
+		name, _, err := r.headers.text("x-queue")
+		if err != nil {
+			return nil, err
+		}
+		by := x.session.conn.by()
+		q, err := r.view.PauseQueue(by, x.session.conn.vhost, name)
+		if err != nil {
+			return nil, err
+		}
+		c := &logpb.Pause{By: by.User, Resume: resume}
+		if !resume {
+			if c.Reason, _, err = r.headers.shortText("x-reason", fsm.MaxPauseText); err != nil {
+				return nil, err
+			}
+			d, given, err := r.headers.within("x-duration", 1, catalog.MaxTTL)
+			if err != nil {
+				return nil, err
+			}
+			if given {
+				c.Until = x.node.Now() + d
+			}
+		}
+		return []*commandPart{{queue: q, command: &logpb.Command{Kind: logpb.Command_PAUSE, Pause: c}}}, nil
+	}
+}

@@ -405,6 +405,9 @@ func (l *Local) Led() (replicas int, sum metrics.Led) {
 				sum.OldestUnacked = max(sum.OldestUnacked, time.Duration(max(now, s.Clock)-u.HeldSince)*time.Millisecond)
 			}
 		}
+		if s.Pause != nil {
+			sum.Paused++
+		}
 		all := s.All()
 		if q, ok := view.QueueByID(g.Spec().Queue); ok && q.StoreOf != "" {
 			sum.Delayed = append(sum.Delayed, metrics.Delayed{VHost: q.VHost, Exchange: q.StoreOf, Messages: all.Scheduled.Messages, NextDue: s.NextScheduled})

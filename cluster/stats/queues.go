@@ -210,6 +210,11 @@ func statsOf(id fsm.QueueID, n *group.Stats, now fsm.Time) *peerpb.QueueStats {
 	if u := n.Use; u != nil {
 		s.ConsumersTimedOut, s.SingleActiveConsumerTag = uint64(u.TimedOut), u.SingleActive
 	}
+	if p := n.Pause; p != nil {
+		if s.Paused = true; p.Since != 0 {
+			s.Pause = &peerpb.QueuePause{By: p.By, Reason: p.Reason, Since: int64(p.Since), Until: int64(p.Until)}
+		}
+	}
 	capacity := n.Capacity(now)
 	s.ReadyByPriority, s.ConsumerCapacity = n.ReadyByPriority(), &capacity
 	return s
@@ -267,6 +272,9 @@ func (q *Queue) from(leader string, s *peerpb.QueueStats) {
 	}
 	describeLog(r, s)
 	r.NextExpiryAt, r.LeaseExpiresAt = instant(s.NextExpiryAt), instant(s.LeaseExpiresAt)
+	if p := s.Pause; p != nil {
+		r.Pause = &api.Pause{By: p.By, Reason: p.Reason, Since: p.Since, Until: instant(p.Until)}
+	}
 	if !s.InUse && s.LastActive > 0 {
 		r.IdleSince = time.UnixMilli(s.LastActive).UTC().Format(rfc3339Millis)
 	}

@@ -85,6 +85,7 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 		RetryMin:               uint64(e.value("delayed-retry-min").GetInt()),
 		RetryMax:               uint64(e.value("delayed-retry-max").GetInt()),
 		MaxPriorityPlusOne:     uint32(stored(lookup(q.Arguments, "x-max-priority"))),
+		Paused:                 e.value("pause-consumers").GetInt() != 0,
 		Revision:               f.revision,
 	}
 	if c.Classic = q.Classic; c.Classic && c.MaxPriorityPlusOne == 0 {

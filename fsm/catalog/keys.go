@@ -177,6 +177,7 @@ var keys = []key{
 	{name: "forward-to-exchange", value: anyText, declared: compared, what: "a valid exchange name", argue: weakWins},
 	{name: "forward-to-routing-key", value: anyText, declared: compared, what: "a valid routing key", argue: weakWins},
 	{name: "audit-max", value: whole(0, maxAudit), declared: compared, what: "a valid number of remembered ends", merge: smaller, argue: smaller},
+	{name: "pause-consumers", value: yesOrNo, what: "a valid pause-consumers value", merge: strongWins, since: pausing},
 	{name: "target-group-size", value: whole(1, math.MaxInt64), what: "a valid target group size", merge: larger},
 	{name: "alternate-exchange", value: anyText, what: "a valid alternate exchange name"},
 	{name: "delayed-message", value: yesOrNo, what: "a valid delayed-message value"},
@@ -256,6 +257,9 @@ var (
 
 // headerTimes is the version from which on headers named by a queue's settings say when its messages are due and expire.
 const headerTimes = 3
+
+// pausing is the version from which on consumers can be paused.
+const pausing = 3
 
 // checkAge accepts a whole number from 1 to 2^32-1 and one letter for the unit.
 func checkAge(v *logpb.Value) string {

@@ -489,7 +489,7 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 	if q.ending() != nil {
 		return fsm.Result{Code: fsm.NotYet}
 	}
-	if q.isPaused() && !g.GetThoughPaused() {
+	if q.isPaused() {
 		return fsm.Result{Code: fsm.Empty}
 	}
 	x := q.toGive(func() *message { return q.candidateForGet(q.consumer(fsm.ConsumerID{Session: s.id})) })

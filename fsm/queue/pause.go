@@ -7,9 +7,6 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// maxPauseText bounds, in bytes, the name and the reason that a Pause gives.
-const maxPauseText = 255
-
 // pause says that consumers are handed nothing, and who wants that. What they hold stays with them, and
 // goes on to time out; publishes, expiries and schedules go on, too. So does what names messages: peeks,
 // and receipts of deferred ones. The settings may say so as well, which nothing here ends.
@@ -51,7 +48,7 @@ func (p *pause) restore(h *logpb.QueueSnapshot) {
 func (p *pause) check(k *checker) {
 	k.that(p.since != 0 || p.until == 0 && p.by+p.reason == "", "a pause that nobody has begun: %v", p)
 	k.that(0 <= p.since && p.since <= max(p.clock.now(), 1) && (p.until == 0 || p.until > p.since), "clock %d, the pause: %v", p.clock.now(), p)
-	k.that(max(len(p.by), len(p.reason)) <= maxPauseText, "the pause says too much")
+	k.that(max(len(p.by), len(p.reason)) <= fsm.MaxPauseText, "the pause says too much")
 }
 
 func (p *pause) String() string {
@@ -66,7 +63,7 @@ func (p *pause) String() string {
 //
 // Invalid before version 3, for a text that is too long and for a time before 1970.
 func (m *Machine) pauseConsumers(cmd *logpb.Pause) fsm.Result {
-	if !m.since(3) || max(len(cmd.GetBy()), len(cmd.GetReason())) > maxPauseText || cmd.GetUntil() < 0 {
+	if !m.since(3) || max(len(cmd.GetBy()), len(cmd.GetReason())) > fsm.MaxPauseText || cmd.GetUntil() < 0 {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	before, r := m.pause.since != 0, fsm.Result{}

@@ -244,7 +244,7 @@ func (s *script) command(a arguments) *logpb.Command {
 		cmd.Cancel = &logpb.Cancel{Consumer: a.number("consumer", 1)}
 	case "get":
 		cmd.Kind = logpb.Command_GET
-		cmd.Get = &logpb.Get{NoAck: a.has("no-ack"), ThoughPaused: a.has("though-paused")}
+		cmd.Get = &logpb.Get{NoAck: a.has("no-ack")}
 	case "ack", "requeue", "reject", "discard", "defer":
 		cmd.Kind = logpb.Command_SETTLE
 		cmd.Settle = &logpb.Settle{

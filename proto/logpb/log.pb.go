@@ -2364,7 +2364,6 @@ func (x *Cancel) GetConsumer() uint64 {
 type Get struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	NoAck         bool                   `protobuf:"varint,1,opt,name=no_ack,json=noAck" json:"no_ack,omitempty"`
-	ThoughPaused  bool                   `protobuf:"varint,2,opt,name=though_paused,json=thoughPaused" json:"though_paused,omitempty"` // it inspects: a pause of the queue is not for it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2402,13 +2401,6 @@ func (*Get) Descriptor() ([]byte, []int) {
 func (x *Get) GetNoAck() bool {
 	if x != nil {
 		return x.NoAck
-	}
-	return false
-}
-
-func (x *Get) GetThoughPaused() bool {
-	if x != nil {
-		return x.ThoughPaused
 	}
 	return false
 }
@@ -4477,10 +4469,9 @@ const file_log_proto_rawDesc = "" +
 	"\x06credit\x18\x03 \x01(\rR\x06credit\x12\x14\n" +
 	"\x05drain\x18\x04 \x01(\bR\x05drain\"$\n" +
 	"\x06Cancel\x12\x1a\n" +
-	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\"A\n" +
+	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\"\x1c\n" +
 	"\x03Get\x12\x15\n" +
-	"\x06no_ack\x18\x01 \x01(\bR\x05noAck\x12#\n" +
-	"\rthough_paused\x18\x02 \x01(\bR\fthoughPaused\"]\n" +
+	"\x06no_ack\x18\x01 \x01(\bR\x05noAck\"]\n" +
 	"\x05Pause\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +

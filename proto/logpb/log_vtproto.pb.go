@@ -1494,16 +1494,6 @@ func (m *Get) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
-	if m.ThoughPaused {
-		i--
-		if m.ThoughPaused {
-			dAtA[i] = 1
-		} else {
-			dAtA[i] = 0
-		}
-		i--
-		dAtA[i] = 0x10
-	}
 	if m.NoAck {
 		i--
 		if m.NoAck {
@@ -4002,9 +3992,6 @@ func (m *Get) SizeVT() (n int) {
 	var l int
 	_ = l
 	if m.NoAck {
-		n += 2
-	}
-	if m.ThoughPaused {
 		n += 2
 	}
 	n += len(m.unknownFields)
@@ -8628,26 +8615,6 @@ func (m *Get) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.NoAck = bool(v != 0)
-		case 2:
-			if wireType != 0 {
-				return fmt.Errorf("proto: wrong wireType = %d for field ThoughPaused", wireType)
-			}
-			var v int
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				v |= int(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-			m.ThoughPaused = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -304,6 +304,8 @@ type QueueStats struct {
 	ParkedBytes             uint64 `json:"message_bytes_parked"`
 	DeadLetterBytes         uint64 `json:"message_bytes_dlx"`
 	Consumers               uint64 `json:"consumers"`
+	Paused                  bool   `json:"paused"`          // they are handed nothing
+	Pause                   *Pause `json:"pause,omitempty"` // absent: nobody has paused it, or only a policy
 	ExpiredTotal            uint64 `json:"messages_expired_total"`
 	TimedOutTotal           uint64 `json:"messages_timed_out_total"`
 	DeferredTotal           uint64 `json:"messages_deferred_total"`
@@ -446,6 +448,19 @@ type Scheduled struct {
 	MessageID   string         `json:"message_id,omitempty"`
 	Headers     map[string]any `json:"headers,omitempty"` // with ?headers=true
 	Cursor      string         `json:"cursor"`
+}
+
+// Pause says who has paused a queue's consumers, and until when.
+type Pause struct {
+	By     string `json:"by"`
+	Reason string `json:"reason"`
+	Since  int64  `json:"since"` // ms since the epoch
+	Until  *int64 `json:"until"` // likewise; null: until they are resumed
+}
+
+// Changed is what is answered where it makes no difference to ask again.
+type Changed struct {
+	Changed bool `json:"changed"`
 }
 
 // Rescheduled is what changes of scheduled and delayed messages are answered with.

@@ -35,11 +35,12 @@ function state(view, body, at, { vhost, name }) {
   const rates = new Chart(view, 'Messages per second', [['publish', '--line-1'], ['deliver_get', '--line-3'], ['ack', '--line-4'], ['redeliver', '--line-5']], rate);
   const members = new Table('Replicas', memberColumns, (m) => m['Node Name']);
   const unpark = button('Unpark', () => view.act(() => post(`${at}/unpark`, {}), 'What was parked is ready.'));
-  unpark.hidden = true;
+  const resume = button('Resume', () => view.act(() => post(`${at}/resume`, {}), 'Its consumers are served.'));
+  unpark.hidden = resume.hidden = true;
   fill(body, h('div', { class: 'buttons' },
     button('Publish', () => publish(view, vhost, name), { class: 'primary' }),
     button('Purge', () => purge(view, at, name)),
-    unpark,
+    button('Pause', () => pause(view, at, name)), resume, unpark,
     view.may('administrator') && [
       button('Expire now', () => view.act(() => post(`${at}/actions`, { action: 'expire_now' }), 'Nothing in the queue is due any more.')),
       button('Snapshot', () => view.act(() => post(`${at}/actions`, { action: 'snapshot' }), 'Every replica has written a snapshot.')),
@@ -53,6 +54,7 @@ function state(view, body, at, { vhost, name }) {
     const q = await get(at, samples, { signal: view.signal });
     replicated = q.durable && !q.exclusive;
     unpark.hidden = !q.messages_parked;
+    resume.hidden = !q.pause;
     fill(facts, pairs([
       ['State', stateOf(q)], ['Leader', q.leader ?? '–'], ['Type', `${q.type}${q.durable ? '' : ', not durable'}${q.exclusive ? ', exclusive' : ''}${q.auto_delete ? ', deleted with the last consumer' : ''}`],
       ['Ready', held(q, 'messages_ready', 'message_bytes_ready')], ['Unacknowledged', held(q, 'messages_unacknowledged', 'message_bytes_unacknowledged')],
@@ -60,7 +62,7 @@ function state(view, body, at, { vhost, name }) {
       ['Waiting for a retry', q.messages_delayed_retry ? count(q.messages_delayed_retry) : ''], ['Deferred', q.messages_deferred ? count(q.messages_deferred) : ''],
       ['Parked', q.messages_parked ? badge(count(q.messages_parked), 'warn') : ''],
       ...deadLetters(q),
-      ['Groups', q.groups ? `${count(q.groups)}, ${count(q.groups_held)} of them held` : ''], ['Consumers', count(q.consumers)],
+      ['Groups', q.groups ? `${count(q.groups)}, ${count(q.groups_held)} of them held` : ''], ['Consumers', count(q.consumers)], ['Paused', pausedBy(q)],
       ['Log', q.raft ? `term ${count(q.raft.term)}, ${count(q.raft.last_index)} entries written, ${count(q.raft.commit_index)} committed, ${count(q.raft.applied_index)} applied, ${bytes(q.raft.log_bytes)} of messages` : ''],
     ]));
     fill(times, pairs([
@@ -118,6 +120,13 @@ function deadLetters(q) {
   ];
 }
 
+// pausedBy says who has the consumers handed nothing, why, and until when.
+function pausedBy({ paused, pause }) {
+  if (!paused) return '';
+  if (!pause) return badge('by a policy', 'warn');
+  return [badge(`by ${pause.by}`, 'warn'), ' ', ago(pause.since), pause.until && [', until ', left(pause.until)], pause.reason && `: ${pause.reason}`];
+}
+
 // prioritiesOf says how many messages have which priority, the first to be handed out first.
 function prioritiesOf(counts) {
   const list = Object.entries(counts ?? {}).sort(([a], [b]) => b - a);
@@ -157,6 +166,18 @@ async function publish(view, vhost, name) {
     const answer = await post(exchangePath(vhost, '', 'publish'), { properties: { ...properties, headers: { ...properties.headers, ...headers } }, routing_key: name, payload: f.payload.value, payload_encoding: 'string' });
     if (!answer.routed) throw new Error('No queue has taken the message.');
     view.say('The message is confirmed.', 'good');
+    view.refresh();
+    return true;
+  });
+}
+
+async function pause(view, at, name) {
+  await dialog(`Pause the consumers of ${name}`, [
+    field('Reason', input('reason', { autofocus: true, maxlength: 255 })),
+    field('For', input('for', { inputmode: 'numeric', pattern: '[0-9]*', placeholder: 'ms' }), 'Milliseconds after which they are served again; nothing: until they are resumed'),
+  ], 'Pause', async (f) => {
+    await post(`${at}/pause`, { reason: f.reason.value, ...(f.for.value !== '' && { for: Number(f.for.value) }) });
+    view.say('Its consumers are handed nothing.', 'good');
     view.refresh();
     return true;
   });
