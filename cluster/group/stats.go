@@ -38,7 +38,7 @@ type Stats struct {
 	Priority   uint8        // of the ready messages, if all have the same
 	Priorities []uint64     // how many are ready of each priority, from 0; nil: all have the same
 	Use        *Use         // by consumers; nil: there is none
-	Pause      *Pause       // of its consumers; nil: there is none
+	Pause      *queue.Pause // of its consumers; nil: there is none
 	Rest       *queue.Stats // all of the machine's; nil: those that have no field here are 0, see All
 }
 
@@ -49,12 +49,6 @@ type Use struct {
 	HeldSince    fsm.Time       // when the oldest held message was handed out; 0: none is held, or unknown
 	SingleActive string         // tag of the single active consumer; empty: there is none
 	Capacity     queue.Capacity // of the consumers
-}
-
-// Pause is why consumers are handed nothing. Its zero Since says that only the settings pause them.
-type Pause struct {
-	queue.Pause
-	Settings bool
 }
 
 // Stats reads the numbers of the queue, between two entries. They are zero if the machine cannot be read:
@@ -85,7 +79,7 @@ func StatsOf(m *queue.Machine) Stats {
 		Applied: m.Index(), Revision: config.GetRevision(), Clock: all.Clock,
 		NextDeadline: m.NextDeadline(), NextExpiry: next.NextExpiry, LeaseEnd: next.LeaseEnd,
 		Ready: all.Ready, Unacknowledged: all.Unacknowledged, Returned: next.Returned, Consumers: all.Consumers,
-		Phase: all.Phase, DeadLetters: config.GetDeadLetter(),
+		Phase: all.Phase, DeadLetters: config.GetDeadLetter(), Pause: next.Pause,
 	}
 	s.LastActive, s.InUse = m.Activity()
 	s.NextScheduled, s.LastScheduled = m.ScheduledSpan()
@@ -101,9 +95,6 @@ func StatsOf(m *queue.Machine) Stats {
 			u.Capacity = queue.CapacityOf(m)
 			s.Use = &u
 		}
-	}
-	if p, settings := queue.PauseOf(m); p.Since != 0 || settings {
-		s.Pause = &Pause{p, settings}
 	}
 	if hasRest(all) {
 		rest := all // on the heap only if it is kept

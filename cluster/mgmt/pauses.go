@@ -58,7 +58,10 @@ func (p pauses) perform(w *responder, r *request, c *logpb.Pause) {
 	if !w.hasQueue(r, vhost, name) {
 		return
 	}
-	q, err := r.view.PauseQueue(catalog.Client{User: r.user.GetName()}, vhost, name)
+	q, err := r.view.UseQueue(catalog.Client{User: r.user.GetName()}, catalog.Configure, vhost, name)
+	if err == nil {
+		err = catalog.CheckPause(r.view.FSMVersion())
+	}
 	if err != nil {
 		w.failed(err)
 		return

@@ -510,7 +510,10 @@ func pauseVerb(resume bool) commandVerb {
 			return nil, err
 		}
 		by := x.session.conn.by()
-		q, err := r.view.PauseQueue(by, x.session.conn.vhost, name)
+		q, err := r.view.UseQueue(by, catalog.Configure, x.session.conn.vhost, name)
+		if err == nil {
+			err = catalog.CheckPause(r.view.FSMVersion())
+		}
 		if err != nil {
 			return nil, err
 		}

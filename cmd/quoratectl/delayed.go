@@ -154,19 +154,20 @@ func wake(verb string) func(*call) error {
 	}
 }
 
-// pause has a queue hand its consumers nothing.
-func pause(c *call) error {
-	body := map[string]any{"reason": c.option("reason")}
-	if c.given("for") {
-		n, err := strconv.ParseInt(c.option("for"), 10, 64)
-		if err != nil || n < 1 {
-			return usageError("--for must be a whole number of milliseconds from 1, not %q", c.option("for"))
+// pausing returns a verb that pauses the consumers of a queue, or resumes them.
+func pausing(action string) func(*call) error {
+	return func(c *call) error {
+		body := map[string]any{}
+		if c.given("reason") {
+			body["reason"] = c.option("reason")
 		}
-		body["for"] = n
+		if c.given("for") {
+			n, err := strconv.ParseInt(c.option("for"), 10, 64)
+			if err != nil || n < 1 {
+				return usageError("--for must be a whole number of milliseconds from 1, not %q", c.option("for"))
+			}
+			body["for"] = n
+		}
+		return c.post(path("queues", c.options.vhost, c.words[0], action), body, nil)
 	}
-	return c.post(path("queues", c.options.vhost, c.words[0], "pause"), body, nil)
-}
-
-func resume(c *call) error {
-	return c.post(path("queues", c.options.vhost, c.words[0], "resume"), map[string]any{}, nil)
 }

@@ -261,6 +261,14 @@ const headerTimes = 3
 // pausing is the version from which on consumers can be paused.
 const pausing = 3
 
+// CheckPause refuses to pause consumers in a cluster of a version.
+func CheckPause(version uint32) error {
+	if version < pausing {
+		return refuse(fsm.Precondition, "consumers can be paused once all nodes have fsm_version %d", pausing)
+	}
+	return nil
+}
+
 // checkAge accepts a whole number from 1 to 2^32-1 and one letter for the unit.
 func checkAge(v *logpb.Value) string {
 	s, ok := text(v)

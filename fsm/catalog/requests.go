@@ -72,15 +72,6 @@ func (v *View) TakeFrom(by Client, vhost, name string) (*Queue, error) {
 	return q, err
 }
 
-// PauseQueue is UseQueue for a client that wants to pause or resume a queue's consumers.
-func (v *View) PauseQueue(by Client, vhost, name string) (*Queue, error) {
-	q, err := v.UseQueue(by, Configure, vhost, name)
-	if err == nil && v.FSMVersion() < pausing {
-		return nil, refuse(fsm.Precondition, "consumers can be paused once all nodes have fsm_version %d", pausing)
-	}
-	return q, err
-}
-
 // PassiveQueue finds a queue for a client that asks whether it exists. Any
 // permission on the name is enough. The store of an exchange is found by
 // whoever has a right on the exchange.

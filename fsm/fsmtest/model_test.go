@@ -554,11 +554,8 @@ func (q *model) hasCredit(c *consumer) bool {
 }
 
 // isServed reports whether c may get messages, if it has credit.
-func (q *model) isServed(c *consumer) bool { return !q.isPaused() && q.mayTake(c) }
-
-// mayTake reports whether c may get a message that it names.
-func (q *model) mayTake(c *consumer) bool {
-	return q.isUp(c) && (!q.config.SingleActive || c == q.single && !q.quiescing())
+func (q *model) isServed(c *consumer) bool {
+	return !q.isPaused() && q.isUp(c) && (!q.config.SingleActive || c == q.single && !q.quiescing())
 }
 
 // held are the messages c holds, by delivery.

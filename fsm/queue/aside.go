@@ -159,7 +159,8 @@ func (m *Machine) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.E
 // it has, since it has asked for them, up to the most that any consumer may hold. One
 // in credit mode is handed no more than its credit, whatever it asks for.
 // A consumer that is not served for another reason than its credit is refused as
-// Reserved: it has timed out, its node is suspected, or it is not the active one.
+// Reserved: it has timed out, its node is suspected, it is not the active one, or
+// the queue is paused.
 func (m *Machine) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *fsm.Effects) fsm.Result {
 	tokens := cmd.GetTokens()
 	if len(tokens) == 0 || len(tokens) > m.bounds.HandOuts {
@@ -169,7 +170,7 @@ func (m *Machine) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *f
 	switch {
 	case c == nil || c.isGets() || c.cancelled:
 		return fsm.Result{Code: fsm.NotFound}
-	case !m.consumers.mayTake(c) || c.held.Len()+len(tokens) > maxCredit || c.link.on && c.credit() < len(tokens):
+	case !m.consumers.served(c) || c.held.Len()+len(tokens) > maxCredit || c.link.on && c.credit() < len(tokens):
 		return fsm.Result{Code: fsm.Reserved}
 	}
 	m.lease.touch()

@@ -161,7 +161,7 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	if m.sessions.isEnding() {
 		return fsm.Result{Code: fsm.NotYet} // something older may be about to come back
 	}
-	if m.pause.on() {
+	if m.paused() {
 		return fsm.Result{Code: fsm.Empty}
 	}
 	c := s.consumer(0)

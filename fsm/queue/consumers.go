@@ -36,7 +36,6 @@ type consumers struct {
 	detached *detached
 	groups   *leavings
 	takers   *groupTakers
-	pause    *pause
 	services services
 	short    short
 	choosers choosers
@@ -62,7 +61,7 @@ type consumers struct {
 // settlement, see returning, and continues.
 func (cs *consumers) clear() {
 	cs.services.clear()
-	*cs = consumers{shared: cs.shared, sessions: cs.sessions, detached: cs.detached, groups: cs.groups, takers: cs.takers, pause: cs.pause, services: cs.services, next: max(cs.next, 1), capacity: cs.capacity}
+	*cs = consumers{shared: cs.shared, sessions: cs.sessions, detached: cs.detached, groups: cs.groups, takers: cs.takers, services: cs.services, next: max(cs.next, 1), capacity: cs.capacity}
 }
 
 // inUse reports whether the lease is suspended. Deliveries on their way back do not count.
@@ -549,11 +548,8 @@ func (c *consumer) outranks(o *consumer) bool {
 
 // served reports whether c may get messages when it has credit. It does not ask
 // for credit. Gets and cancelled consumers have no level.
-func (cs *consumers) served(c *consumer) bool { return !cs.pause.on() && cs.mayTake(c) }
-
-// mayTake is served for a message that c names, which a pause does not keep from it.
-func (cs *consumers) mayTake(c *consumer) bool {
-	return c.level != nil && c.status() == Up && (!cs.settings.SingleActive || c == cs.single && !cs.quiescing)
+func (cs *consumers) served(c *consumer) bool {
+	return !cs.paused() && c.level != nil && c.status() == Up && (!cs.settings.SingleActive || c == cs.single && !cs.quiescing)
 }
 
 // singleActive is the single active consumer; nil: there is none.

@@ -62,7 +62,6 @@ type Machine struct {
 	detached   *detached
 	consumers  *consumers
 	lease      *lease
-	pause      *pause
 	returnings *returnings
 
 	// A property of the program, not of the state: in no snapshot.
@@ -83,7 +82,6 @@ func New(name string, id fsm.QueueID) *Machine {
 		newest: fsm.NewestVersion,
 		timers: &timers{}, entries: &entries{}, labels: &labels{},
 	}
-	m.pause = &pause{shared: m.shared}
 	m.takers = newGroupTakers(m.shared)
 	m.groups = &leavings{groups: newGroups(m.shared, m.takers)}
 	m.cursors = &cursors{shared: m.shared, timers: m.timers}
@@ -94,7 +92,7 @@ func New(name string, id fsm.QueueID) *Machine {
 	m.outbox = &outbox{shared: m.shared, messages: m.messages, ends: m.ends}
 	m.sessions = &sessions{shared: m.shared}
 	m.deadlines, m.detached = &deadlines{shared: m.shared}, &detached{shared: m.shared}
-	m.consumers = &consumers{shared: m.shared, sessions: m.sessions, detached: m.detached, groups: m.groups, takers: m.takers, pause: m.pause, services: services{
+	m.consumers = &consumers{shared: m.shared, sessions: m.sessions, detached: m.detached, groups: m.groups, takers: m.takers, services: services{
 		shared: m.shared, messages: m.messages, cursors: m.cursors, general: service{shared: m.shared},
 	}}
 	m.lease = &lease{shared: m.shared, timers: m.timers, messages: m.messages, consumers: m.consumers}
@@ -180,7 +178,10 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	}
 	m.consumers.measure()
 	m.scratch.begin(cmd.Kind, &m.bounds)
-	m.resume()
+	if m.pause.over(m.clock.now()) {
+		m.pause = pause{}
+		m.consumers.reconsider(false)
+	}
 	m.catchUp(eff)
 	m.settleParked(cmd.Kind, eff)
 	s, r, ok := m.admit(&meta, cmd, eff)
@@ -390,7 +391,12 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_CHOOSE:
 		return m.choose(cmd.Choose, eff)
 	case logpb.Command_PAUSE:
-		return m.pauseConsumers(cmd.Pause)
+		r := m.changePause(cmd.Pause)
+		if r.Code == fsm.OK {
+			m.lease.touch()
+			m.consumers.reconsider(false)
+		}
+		return r
 	}
 	return fsm.Result{Code: fsm.Invalid}
 }
@@ -522,13 +528,14 @@ const (
 // to it. Only the machine changes clock, settings and bounds, between two
 // rules; a part changes scratch as its contract says.
 type shared struct {
-	// name and id never change. clock, settings and counters are state and in every
+	// name and id never change. clock, settings, counters and pause are state and in every
 	// snapshot; bounds, which the program sets, and scratch are in none.
 	name     string // name of the queue, recorded in deaths
 	id       fsm.QueueID
 	clock    clock
 	settings settings
 	counters Counters
+	pause    pause
 	bounds   Bounds
 	scratch  scratch
 	// A snapshot holds version only if it is above 1, so that version 1 keeps its bytes.

@@ -425,7 +425,7 @@ func (cs *consumers) measure() {
 // take only one group do not count as able, nor does anybody while only such messages
 // wait that nobody with credit may have.
 func (cs *consumers) presence() presence {
-	return presence{cs.serving > 0 && !cs.pause.on(), cs.anyServed() && (cs.services.idle() || cs.canServe())}
+	return presence{cs.serving > 0 && !cs.paused(), cs.anyServed() && (cs.services.idle() || cs.canServe())}
 }
 
 func (cs *consumers) measured() Capacity {

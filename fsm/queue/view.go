@@ -52,6 +52,7 @@ type Outlook struct {
 	LeaseEnd     fsm.Time
 	Returned     uint64 // of the ready messages: those that consumers had
 	SingleActive string // tag of the single active consumer; empty: there is none
+	Pause        *Pause // nil: consumers are handed what is ready
 	// Consumers are those of gets, and those that are over and have something to settle,
 	// besides those of Stats.
 	Consumers int
@@ -225,7 +226,7 @@ type Demand struct {
 func DemandOf(m *Machine) Demand {
 	return Demand{
 		Ready: m.messages.readyCount(), Held: m.messages.count(CheckedOut).Messages, Acked: m.counters.Acked,
-		Sated: m.consumers.active() > 0 && !m.pause.on() && !m.consumers.hasCredit(), BootsChanged: m.sessions.changed(),
+		Sated: m.consumers.active() > 0 && !m.paused() && !m.consumers.hasCredit(), BootsChanged: m.sessions.changed(),
 	}
 }
 
@@ -254,6 +255,9 @@ func (m *Machine) Outlook() Outlook {
 	}
 	if c := m.consumers.singleActive(); c != nil {
 		o.SingleActive = c.tag
+	}
+	if p := &m.pause; m.paused() {
+		o.Pause = &Pause{p.since, p.until, p.by, p.reason, m.settings.Paused}
 	}
 	return o
 }
