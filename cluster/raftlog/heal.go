@@ -144,20 +144,23 @@ func (s *Store) heal(fs vfs.FS, dir string) error {
 	}
 	live := map[uint64]bool{}
 	var cuts []pebble.KeyRange
+	var others []pebble.SSTableInfo
 	h := s.ledger.getHead()
 	for _, t := range slices.Concat(levels...) {
 		number := uint64(t.BackingSSTNum)
 		live[number] = true
 		at := slices.IndexFunc(h.suspects[:], func(x suspect) bool { return x.number == number && x.pending })
 		if at < 0 {
+			others = append(others, t)
 			continue
 		}
 		low, high := t.Smallest.UserKey, t.Largest.UserKey
 		if h.suspects[at].times == 1 {
-			low, high = s.narrow(fs, dir, number, low, high)
+			low, high, _ = s.narrow(fs, dir, number, low, high)
 		}
-		cuts = append(cuts, pebble.KeyRange{Start: aligned(low), End: prefixEnd(aligned(high))})
+		cuts = append(cuts, cutOf(low, high))
 	}
+	cuts = s.withDamageBeside(fs, dir, cuts, others)
 	s.condemnWithin(cuts)
 	for _, c := range cuts {
 		if err := s.db.Excise(context.Background(), c); err != nil {
@@ -167,16 +170,49 @@ func (s *Store) heal(fs vfs.FS, dir string) error {
 			s.writeStamp(stamp{h.identity, h.boot})
 		}
 	}
-	s.ledger.changeHead(func(h *ledgerHead) {
-		for i := range h.suspects {
-			if x := &h.suspects[i]; !live[x.number] {
+	s.ledger.changeHead(func(now *ledgerHead) {
+		for i := range now.suspects {
+			if x := &now.suspects[i]; !live[x.number] {
 				*x = suspect{}
-			} else {
+			} else if h.suspects[i].pending { // not one that was found meanwhile
 				x.pending = false
 			}
 		}
 	})
 	return nil
+}
+
+// withDamageBeside adds to the cuts what is damaged in tables that they reach into, and returns them in order, without
+// overlaps. Excise looks there for the keys next to a cut, and takes a block that it cannot read for the end of the
+// table: what else is in that would be gone, and no group condemned.
+func (s *Store) withDamageBeside(fs vfs.FS, dir string, cuts []pebble.KeyRange, tables []pebble.SSTableInfo) []pebble.KeyRange {
+	for i := 0; i < len(cuts); i++ {
+		tables = slices.DeleteFunc(tables, func(t pebble.SSTableInfo) bool {
+			low, high := t.Smallest.UserKey, t.Largest.UserKey
+			if bytes.Compare(high, cuts[i].Start) < 0 || bytes.Compare(low, cuts[i].End) >= 0 {
+				return false
+			}
+			if low, high, found := s.narrow(fs, dir, uint64(t.BackingSSTNum), low, high); found {
+				cuts = append(cuts, cutOf(low, high))
+			}
+			return true
+		})
+	}
+	slices.SortFunc(cuts, func(a, b pebble.KeyRange) int { return bytes.Compare(a.Start, b.Start) })
+	var joined []pebble.KeyRange
+	for _, c := range cuts {
+		if n := len(joined); n > 0 && bytes.Compare(c.Start, joined[n-1].End) <= 0 {
+			joined[n-1].End = slices.MaxFunc([][]byte{joined[n-1].End, c.End}, bytes.Compare)
+			continue
+		}
+		joined = append(joined, c)
+	}
+	return joined
+}
+
+// cutOf is what is cut out where keys between these may be damaged.
+func cutOf(low, high []byte) pebble.KeyRange {
+	return pebble.KeyRange{Start: aligned(low), End: prefixEnd(aligned(high))}
 }
 
 // aligned shortens a key to its kind and group.
@@ -201,35 +237,34 @@ func touches(c pebble.KeyRange, id fsm.GroupID) bool {
 	})
 }
 
-// narrow returns the keys on both sides of what is damaged in a table: those
-// that were read last, forwards and backwards. If nothing is found, or there is
-// no reading it, they are the table's bounds.
-func (s *Store) narrow(fs vfs.FS, dir string, number uint64, low, high []byte) (lower, upper []byte) {
+// narrow returns the keys on both sides of what is damaged in a table, within its
+// bounds: those that were read last, forwards and backwards. If nothing is found, or
+// there is no reading it, they are the bounds. found: it is not whole.
+func (s *Store) narrow(fs vfs.FS, dir string, number uint64, low, high []byte) (lower, upper []byte, found bool) {
 	f, err := fs.Open(fs.PathJoin(dir, fmt.Sprintf("%06d.sst", number)))
 	if err != nil {
-		return low, high
+		return low, high, true
 	}
 	file, err := sstable.NewSimpleReadable(f)
 	if err != nil {
 		f.Close()
-		return low, high
+		return low, high, true
 	}
 	po := s.pebbleOptions(Options{FS: fs, MemTableBytes: DefaultMemTableBytes})
 	po.EnsureDefaults()
 	r, err := sstable.NewReader(context.Background(), file, po.MakeReaderOptions())
 	if err != nil {
 		file.Close()
-		return low, high
+		return low, high, true
 	}
 	defer r.Close()
 	it, err := r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
 	if err != nil {
-		return low, high
+		return low, high, true
 	}
 	defer it.Close()
 	lower, upper = low, high
-	found := false
-	for kv := it.First(); kv != nil; kv = it.Next() {
+	for kv := it.SeekGE(low, 0); kv != nil && bytes.Compare(kv.K.UserKey, high) <= 0; kv = it.Next() {
 		if _, _, err := kv.Value(nil); err != nil {
 			found = true
 			break
@@ -237,15 +272,15 @@ func (s *Store) narrow(fs vfs.FS, dir string, number uint64, low, high []byte) (
 		lower = append(lower[:0:0], kv.K.UserKey...)
 	}
 	if it.Error() == nil && !found {
-		return low, high
+		return low, high, false
 	}
-	for kv := it.Last(); kv != nil; kv = it.Prev() {
+	for kv := it.SeekLT(append(slices.Clone(high), 0), 0); kv != nil && bytes.Compare(kv.K.UserKey, low) >= 0; kv = it.Prev() {
 		if _, _, err := kv.Value(nil); err != nil {
 			break
 		}
 		upper = append(upper[:0:0], kv.K.UserKey...)
 	}
-	return lower, upper
+	return lower, upper, true
 }
 
 // isDamage tells wrong data from data that could not be read this time.

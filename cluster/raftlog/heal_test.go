@@ -221,6 +221,39 @@ func TestDamageThatCannotBeNarrowed(t *testing.T) {
 	must(t, s.Close())
 }
 
+// Where a damaged table is cut out, another one may be damaged beside the cut, and nobody has noticed. It costs the
+// groups whose records may lie there, and they say so.
+func TestDamageBesideDamage(t *testing.T) {
+	fs := vfs.NewMem()
+	s := mustOpen(t, fs, "db")
+	add := func(from, to uint64) {
+		for i := from; i <= to; i++ {
+			must(t, mustGroup(t, s, 1).StoreLog(&raft.Log{Index: i, Term: 1, Data: large(1, i)[:20_000]}))
+		}
+	}
+	add(1, 8)
+	compactAll(s)
+	s.writeStamp(stamp{s.ledger.head.identity, s.ledger.head.boot})
+	must(t, s.db.Flush())
+	add(9, 9)
+	levels, err := s.db.SSTables()
+	must(t, err)
+	tables := slices.Concat(levels...)
+	if len(tables) != 2 || !bytes.Equal(tables[0].Largest.UserKey, stampKey) {
+		t.Fatalf("tables %+v, want one of the stamp before another", tables)
+	}
+	s.suspected(fmt.Sprintf("db/%06d.sst", tables[0].BackingSSTNum))
+	must(t, s.Close())
+	path := fmt.Sprintf("db/%06d.sst", tables[1].BackingSSTNum)
+	flip(t, fs, path, mustFind(t, fs, path, "<group 1, entry 1>"), 3)
+	for range 2 {
+		s = mustOpen(t, fs, "db")
+		mustBounds(t, mustGroup(t, s, 1), 0, 0)
+		mustDoubt(t, mustGroup(t, s, 1), "a table of the log store")
+		must(t, s.Close())
+	}
+}
+
 // reading counts the files of a filesystem that are open to be read.
 type reading struct {
 	vfs.FS
@@ -278,7 +311,7 @@ func TestDamagedTableIsClosed(t *testing.T) {
 			r := &reading{FS: fs}
 			found := damage(t, r, table)
 			low, high := prefixOf(kindStable, 1), prefixOf(kindPayload, tabledGroups)
-			lower, upper := s.narrow(r, "db", manifestNumber(manifestPrefix+strings.TrimSuffix(fs.PathBase(table), ".sst")), low, high)
+			lower, upper, _ := s.narrow(r, "db", manifestNumber(manifestPrefix+strings.TrimSuffix(fs.PathBase(table), ".sst")), low, high)
 			if within := !bytes.Equal(lower, low) && !bytes.Equal(upper, high); within != found {
 				t.Errorf("between %x and %x", lower, upper)
 			}
