@@ -55,6 +55,7 @@ func (s *Stream) take(d DeliveryBatch) []Resync {
 			c.last = m.ID
 			s.gotten(m)
 		case m.Payload != nil && (d.Resync && !full || m.ID == c.last+1) && s.receiver.Accept(len(m.Payload)):
+			s.settleSkipped(m.Consumer, c.last+1, m.ID)
 			c.last = m.ID
 			if !c.NoAck {
 				c.Unsettled++
@@ -69,10 +70,20 @@ func (s *Stream) take(d DeliveryBatch) []Resync {
 		s.receiver.Deliver(out)
 	}
 	if d.Resync && c != nil && !full && d.Consumer != 0 && c.last < d.Last {
+		s.settleSkipped(d.Consumer, c.last+1, d.Last+1)
 		c.last = d.Last
 		s.receiver.Passed(d.Consumer)
 	}
 	return s.catchUp()
+}
+
+// settleSkipped settles what the leader does not have for a consumer any more and has never come here: first and what
+// follows, before end. A timeout may have taken it back, and the consumer gets nothing until all of that is settled;
+// the receiver knows nothing of it.
+func (s *Stream) settleSkipped(number, first, end uint64) {
+	if first < end && !s.Over() {
+		s.push(Pending{settle: settlement{number, fsm.Requeue, []uint64{first, end - first}}})
+	}
 }
 
 // gotten gives a message to the oldest get that waits. The lock is held.

@@ -66,6 +66,23 @@ func TestDeliveries(t *testing.T) {
 	}
 }
 
+// What has never come, and the leader has no more, is settled: it may have been taken back from a consumer that is
+// served again only then.
+func TestSkippedIsSettled(t *testing.T) {
+	c := &client{}
+	s := newHost(t).mustStream(c)
+	c.consumer(5)
+	s.Receive(answerOf(5, 5, 2, 3))
+	s.Receive(answerOf(5, 5))
+	var told []uint64
+	for _, got := range grouptest.Commands(t, take(s)[0]) {
+		told = append(told, ids(got.Settle.Ranges)...)
+	}
+	if !slices.Equal(told, []uint64{1, 4, 5}) {
+		t.Errorf("%v are settled", told)
+	}
+}
+
 // What comes for a consumer that is no more goes back to the queue.
 func TestUnknownConsumer(t *testing.T) {
 	c := &client{}
