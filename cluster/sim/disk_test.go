@@ -108,10 +108,10 @@ type flipped struct {
 // flip flips one bit of one file. While a process runs it is one of a table: other
 // files are read only when a process starts, and those that it writes are its own.
 // Of a machine that has lost power it is none of a log: then the end of a log is no
-// longer known otherwise (see cluster/raftlog/DESIGN.md, section 10).
+// longer known otherwise (see cluster/raftlog/DESIGN.md, section 10). Of a file and its copy only one is hit.
 func (w *world) flip(m *machine) {
 	m.mu.Lock()
-	disk, run, dark := m.disk, m.run != nil, m.dark
+	disk, run, dark, flips := m.disk, m.run != nil, m.dark, slices.Clone(m.flips)
 	m.mu.Unlock()
 	var files []string
 	var walk func(dir string) error
@@ -128,6 +128,7 @@ func (w *world) flip(m *machine) {
 					return err
 				}
 			case info.Size() == 0 || run && !strings.HasSuffix(name, ".sst") || dark && strings.HasSuffix(name, ".log"):
+			case slices.ContainsFunc(flips, func(f flipped) bool { return f.path+".copy" == path || f.path == path+".copy" }):
 			default:
 				files = append(files, path)
 			}

@@ -222,7 +222,14 @@ func (p *process) serve() {
 	}
 	l := p.w.net.listen(p.host, p.m.name+":5672")
 	p.listener = l
-	p.serving.Go(func() { _ = p.server.Serve(l) })
+	p.serving.Go(func() {
+		_ = p.server.Serve(l)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.listener == l { // the server was suspended before
+			p.listener = nil
+		}
+	})
 }
 
 func (p *process) shut() {
