@@ -97,6 +97,26 @@ func TestDrain(t *testing.T) {
 	until(t, "the node is back", func() bool { return !n1.placement.Draining() && n1.Ready() })
 }
 
+// A node that is drained and revived before it serves clients has its listeners opened again: nobody else does.
+func TestRevivedBeforeItIsReady(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t)
+	n1, d := c.all["n1"], new(shutListeners)
+	n1.SetClients(d)
+	n1.ready.Store(false)
+	for _, act := range []func(context.Context) error{
+		func(ctx context.Context) error { _, err := n1.placement.Drain(ctx); return err },
+		n1.placement.Revive,
+	} {
+		if err := retried(t, act); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d.reason == "" || d.opened != 1 {
+		t.Errorf("shut for %q, and opened %d times", d.reason, d.opened)
+	}
+}
+
 // A drain does not wait for a member to take over where all others are about to stop, too.
 func TestDrainOfTheLast(t *testing.T) {
 	t.Parallel()

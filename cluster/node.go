@@ -181,7 +181,7 @@ func (n *Node) openPlacement(incarnation [16]byte) {
 	n.placement = placement.New(placement.Config{
 		Node: c.Name, Incarnation: incarnation, Host: n.host, Catalog: n.catalog, Mesh: n.mesh, Replicas: n.replicas, Placer: n.queues.Placer,
 		Guard: n.guard, Logger: c.Logger, Defaults: c.Defaults, GroupSize: c.GroupSize, Stored: n.stores.queues.GroupIDs,
-		LowDisk: func() bool { return n.alarm.Resources().DiskAlarm }, Serving: n.ready.Load, KindTransfer: self.KindTransfer, KindSnapshot: self.KindSnapshot,
+		LowDisk: func() bool { return n.alarm.Resources().DiskAlarm }, KindTransfer: self.KindTransfer, KindSnapshot: self.KindSnapshot,
 	})
 	n.membership.Connect(membership.Parts{
 		Mesh: n.mesh, Incarnation: incarnation, Catalog: n.catalog, Guard: n.guard, Now: n.clock.Now, SetNodes: n.clock.SetNodes,

@@ -234,6 +234,7 @@ func TestManyGroupsComeBackSlowly(t *testing.T) {
 type shutListeners struct {
 	mu     sync.Mutex
 	reason string
+	opened int
 }
 
 func (d *shutListeners) Shut(_ context.Context, reason string) {
@@ -241,7 +242,14 @@ func (d *shutListeners) Shut(_ context.Context, reason string) {
 	defer d.mu.Unlock()
 	d.reason = reason
 }
-func (d *shutListeners) Open() error                   { return nil }
+
+func (d *shutListeners) Open() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.opened++
+	return nil
+}
+
 func (d *shutListeners) Expel(string)                  {}
 func (d *shutListeners) Renew()                        {}
 func (d *shutListeners) Connections() []api.Connection { return nil }

@@ -35,7 +35,7 @@ type Listeners interface {
 	// Shut closes the listeners, disconnects all clients, and returns when they are gone or ctx
 	// ends.
 	Shut(ctx context.Context, reason string)
-	// Open opens them again. It does nothing if they are open.
+	// Open opens them again, if only to be served once the node serves clients. It does nothing if they are open.
 	Open() error
 }
 
@@ -104,7 +104,7 @@ func (m *Maintenance) Revive(ctx context.Context) error {
 	if err := m.mark(ctx, markWait, m.node.Catalog.Propose, false); err != nil {
 		return fmt.Errorf("unmark the node: %w", err)
 	}
-	if m.listeners == nil || !m.node.Serving() {
+	if m.listeners == nil {
 		return nil
 	}
 	if err := m.listeners.Open(); err != nil {

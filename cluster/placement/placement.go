@@ -49,8 +49,6 @@ type Config struct {
 	Stored func() ([]fsm.GroupID, error)
 	// LowDisk reports whether the node is short of disk space.
 	LowDisk func() bool
-	// Serving reports whether clients are accepted, apart from maintenance.
-	Serving func() bool
 	// KindTransfer is the kind of calls that ask other nodes to take over a leadership.
 	KindTransfer peer.Kind
 	// KindSnapshot is the kind of calls that ask other nodes for a snapshot of a replica.

@@ -50,7 +50,9 @@ func (c clients) Shut(ctx context.Context, reason string) {
 
 func (c clients) Open() error {
 	c.p.server.Resume()
-	c.p.serve()
+	if c.p.ready.Load() {
+		c.p.serve()
+	}
 	return nil
 }
 

@@ -28,8 +28,9 @@ type clientListeners struct {
 	sockets []socket
 	failed  chan<- error // gets the reason why listening has failed
 
-	mu   sync.Mutex
-	open bool
+	mu     sync.Mutex
+	open   bool
+	serves bool // see serveFirst
 }
 
 // socket is one listening address for clients.
@@ -107,14 +108,17 @@ func (d *clientListeners) Open() error {
 	}
 	d.open = true
 	d.server.Resume()
-	d.serve()
+	if d.serves {
+		d.serve()
+	}
 	return nil
 }
 
-// serveFirst starts accepting clients, unless the listeners are shut.
+// serveFirst starts accepting clients, unless the listeners are shut: then Open does. Before it nobody does.
 func (d *clientListeners) serveFirst() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.serves = true
 	if d.open {
 		d.serve()
 	}
