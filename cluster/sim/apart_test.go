@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -69,7 +70,7 @@ func mustPlayApart(t *testing.T) {
 		return
 	}
 	var all sums
-	for seed := uint64(time.Now().UnixNano()); all.virtual.Hours() < *hours && all.died < maxDeaths; seed++ {
+	for seed := cmp.Or(*firstSeed, uint64(time.Now().UnixNano())); all.virtual.Hours() < *hours && all.died < maxDeaths; seed++ {
 		args := []string{"-sim.seed", fmt.Sprint(seed), "-sim.hours", "1"}
 		if *keepIn != "" {
 			args = append(args, "-sim.keep", filepath.Join(*keepIn, fmt.Sprint(seed)))

@@ -12,6 +12,7 @@
 //
 //	go test ./cluster/sim                         a few scripts
 //	go test ./cluster/sim -sim.hours 10           scripts from new seeds for ten virtual hours; -v prints sums
+//	    -sim.from 5000                            and these seeds are 5000 and what follows
 //	go test ./cluster/sim -sim.seed 7             the script of one seed; with -sim.hours 1 as that draws it
 //	go test ./cluster/sim -sim.script file.json   a script that was printed
 //	    -sim.shrink                               and without the steps that it does not need
@@ -103,8 +104,9 @@
 // and those of findings, are played by builds of their own, in which the Go runtime
 // counts mutexes among what it knows: three lines of a list, by -overlay. The first
 // such build compiles the standard library. A script of -sim.hours has a process of
-// its own: one that dies does not end the others. What is played in this process,
-// as all of that without flags, hangs no disk.
+// its own: one that dies does not end the others, and one in which 2 GiB are in
+// memory ends with all stacks and with what is in it (most have 150 to 400 MB). What
+// is played in this process, as all of that without flags, hangs no disk.
 //
 // Under the race detector everything runs on one processor: with more, the
 // detector itself dies of timers now and then (golang/go#78156).

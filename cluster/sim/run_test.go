@@ -3,9 +3,12 @@ package sim
 import (
 	"context"
 	"fmt"
+	"os"
 	"regexp"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -94,30 +97,50 @@ func cpuTime() time.Duration {
 // runs matches stacks of which one is that of a goroutine of a simulation that runs.
 var runs = regexp.MustCompile(`(?m)^goroutine .*\[(runnable|running|syscall)\b.*synctest bubble`)
 
-// watch ends the process if virtual time stands still, until the returned function
-// is called.
+// maxHeap is what may be in memory: what a run needs is a few hundred megabytes. Goroutines that go round in
+// one moment of virtual time may fill all of it, and time does not stand still while they run.
+const maxHeap = 2 << 30
+
+// heap is how many bytes are in memory, with garbage.
+func heap() uint64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
+}
+
+// watch ends the process if virtual time stands still, or its memory grows, until the
+// returned function is called.
 func watch(s *script, beats *atomic.Int64) (stop func()) {
-	look, ended := time.NewTicker(hangs), make(chan struct{})
+	look, weigh, ended := time.NewTicker(hangs), time.NewTicker(time.Second), make(chan struct{})
+	stacks := func() []byte {
+		all := make([]byte, 16<<20)
+		return all[:runtime.Stack(all, true)]
+	}
 	go func() {
-		still := 0
-		for last := int64(0); ; last = beats.Load() {
+		still, last := 0, int64(0)
+		for {
 			select {
 			case <-ended:
 				return
+			case <-weigh.C:
+				if n := heap(); n > maxHeap {
+					_ = pprof.Lookup("heap").WriteTo(os.Stderr, 1)
+					panic(fmt.Sprintf("%d MiB are in memory in %s\n%s", n>>20, s, stacks()))
+				}
+				continue
 			case <-look.C:
 			}
-			if beats.Load() != last {
-				still = 0
+			if now := beats.Load(); now != last {
+				still, last = 0, now
 				continue
 			}
-			stacks := make([]byte, 16<<20)
-			stacks = stacks[:runtime.Stack(stacks, true)]
-			if still++; still > endless || !runs.Match(stacks) {
-				panic(fmt.Sprintf("virtual time stands still in %s\n%s", s, stacks))
+			all := stacks()
+			if still++; still > endless || !runs.Match(all) {
+				panic(fmt.Sprintf("virtual time stands still in %s\n%s", s, all))
 			}
 		}
 	}()
-	return func() { look.Stop(); close(ended) }
+	return func() { look.Stop(); weigh.Stop(); close(ended) }
 }
 
 // sleepUnless returns false as soon as ended is closed.

@@ -14,6 +14,7 @@ var (
 	oneSeed    = flag.Uint64("sim.seed", 0, "play only the script drawn from this `seed`")
 	scriptFile = flag.String("sim.script", "", "play only the script in this `file`, of the form that a failing run prints")
 	hours      = flag.Float64("sim.hours", 0, "play scripts drawn from new seeds for so many virtual `hours`")
+	firstSeed  = flag.Uint64("sim.from", 0, "first `seed` of -sim.hours; 0: the time")
 	shrinks    = flag.Bool("sim.shrink", false, "remove steps from a failing script as long as it fails without them")
 	keepIn     = flag.String("sim.keep", "", "`folder` for the disks of a failing run, one data folder for each node")
 	asleep     = flag.Bool("sim.asleep", false, "have queues of drawn scripts sleep when nothing happens in them for a moment")
