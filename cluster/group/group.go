@@ -295,11 +295,12 @@ func (h *Host) leaderSeen(g *instance, leader string) {
 // leadership records whether this node leads a group, and whether it serves: raft may make a
 // replica leader that must not serve, and a leader serves only when it has caught up.
 //
-//	serving() ≠ 0 ⇔ term ≠ 0 ∧ ¬transferring ∧ ¬barred()
+//	serving() ≠ 0 ⇔ term ≠ 0 ∧ ¬pauses() ∧ ¬barred()
 type leadership struct {
 	changing     longLock      // one change at a time
 	term         atomic.Uint64 // in which this node serves; 0: none
 	transferring atomic.Bool   // it takes no commands, see Transfer. Set under the proposer's lock
+	dozing       atomic.Uint64 // the term in which it leads and is about to sleep, taking no commands; 0: it is not. Set under the same lock
 	resigned     replica.Resigning
 
 	guard     *guard
@@ -337,10 +338,24 @@ func (l *longLock) TryLock() bool {
 
 // serving returns the term in which this node leads and takes commands, or 0.
 func (l *leadership) serving() uint64 {
-	if l.transferring.Load() || l.barred() {
+	if l.pauses() || l.barred() {
 		return 0
 	}
 	return l.term.Load()
+}
+
+// pauses reports whether a leader takes no commands for a moment.
+func (l *leadership) pauses() bool { return l.transferring.Load() || l.dozing.Load() != 0 }
+
+// leading is serving, but of a leader that falls asleep the term in which it leads on when it sleeps.
+func (l *leadership) leading() uint64 {
+	if l.transferring.Load() || l.barred() {
+		return 0
+	}
+	if term := l.term.Load(); term != 0 { // first, since it ends with the instance
+		return term
+	}
+	return l.dozing.Load()
 }
 
 // refuses says why this node takes no commands now; nil: it does.
@@ -348,7 +363,7 @@ func (l *leadership) refuses() error {
 	switch {
 	case l.term.Load() == 0 || l.barred():
 		return replica.ErrNotLeading
-	case l.transferring.Load():
+	case l.pauses():
 		return replica.ErrTransferring
 	}
 	return nil

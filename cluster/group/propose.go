@@ -203,7 +203,7 @@ func (p *proposer) run() {
 			p.giveUp()
 		case len(q.incoming) > 0:
 			p.resolve()
-		case p.lead.transferring.Load():
+		case p.lead.pauses():
 			return // what is queued is kept, see Transfer
 		case p.full():
 			p.changed.Wait()
@@ -475,13 +475,14 @@ func (p *proposer) transfer(yes bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lead.transferring.Store(yes)
+	p.lead.dozing.Store(0)
 	if !yes && (p.queued.any() || p.queued.tick) {
 		p.start()
 	}
 }
 
-// doze makes the proposer refuse commands as transfer does, if nothing waits or is under way.
-func (p *proposer) doze() bool {
+// doze makes the proposer refuse commands as transfer does, if nothing waits or is under way. transfer(false) undoes it.
+func (p *proposer) doze(term uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := &p.queued
@@ -489,7 +490,7 @@ func (p *proposer) doze() bool {
 		return false
 	}
 	p.refused = false
-	p.lead.transferring.Store(true)
+	p.lead.dozing.Store(term)
 	return true
 }
 

@@ -70,7 +70,7 @@ func (g *Group) Leading() uint64 {
 	i, r := g.read()
 	switch {
 	case r == nil:
-		return i.leadership.serving()
+		return i.leadership.leading()
 	case !r.leads || g.host.withdrawn.Load() || g.ended.Load():
 		return 0
 	}

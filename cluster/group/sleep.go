@@ -225,7 +225,7 @@ func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
 	}
 	defer l.changing.Unlock()
 	led = l.term.Load()
-	if led != 0 && (l.serving() != led || !i.proposer.doze()) {
+	if led != 0 && (l.serving() != led || !i.proposer.doze(led)) {
 		return 0, false
 	}
 	if i.users.close() {

@@ -2,6 +2,8 @@ package group
 
 import (
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,6 +42,48 @@ func TestLeaderThatStaysAwakeGoesOn(t *testing.T) {
 	})
 	o.await(t, "who was refused is told", func() bool { return len(o.terms) > told })
 	c.mustTake(1, enqueues(2, -1, "b"), 2)
+}
+
+// A leader leads on while it falls asleep and while it wakes: whoever asks finds a leader, and its numbers.
+func TestLeaderThatFallsAsleepLeads(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, restless)
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
+	g := c.mustLead(1)
+	term := g.Leading()
+	var asking sync.WaitGroup
+	var in atomic.Uint64
+	in.Store(term)
+	done := make(chan struct{})
+	asking.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				if is := g.Leading(); is != term {
+					in.Store(is)
+				}
+			}
+		}
+	})
+	for range 20 {
+		await(t, "it sleeps", func() bool {
+			return g.sleep(func(i *instance) bool {
+				if is := g.Leading(); is != term {
+					t.Errorf("about to sleep it leads in term %d, not %d", is, term)
+				}
+				_, idle := i.idle(0)
+				return idle
+			})
+		})
+		g.wake()
+	}
+	close(done)
+	if asking.Wait(); in.Load() != term {
+		t.Errorf("once it has led in term %d, not %d", in.Load(), term)
+	}
 }
 
 // What raft takes until it has ended is in the log: a leader that sleeps knows of it.

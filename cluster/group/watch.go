@@ -238,7 +238,7 @@ func (g *instance) stall(x *watched, now time.Duration) (s Stall, busy bool) {
 	s = Stall{Group: g.shell, Stalled: replica.Stalled{Term: r.CurrentTerm(), Last: r.LastIndex(), Commit: r.CommitIndex(), Applied: r.AppliedIndex()}}
 	serves := l.term.Load() != 0
 	entries := s.Last > s.Applied || g.proposer.busy()
-	if l.transferring.Load() { // which has time limits of its own
+	if l.pauses() { // which has time limits of its own
 		*x = watched{}
 		return s, true
 	}

@@ -263,6 +263,7 @@ type Queue struct {
 	Unacknowledged int            `json:"messages_unacknowledged"`
 	Scheduled      int            `json:"messages_scheduled"`
 	Delayed        int            `json:"messages_delayed"`
+	Parked         int            `json:"messages_parked"`
 	Bytes          int            `json:"message_bytes"`
 	Leader         string         `json:"leader"`
 	DeadLetters    int            `json:"messages_dlx"`
@@ -276,9 +277,15 @@ type Queue struct {
 	Deaths map[string]map[string]int `json:"deaths"`
 }
 
-// Queue asks about a queue of the vhost "/".
+// ErrNoNumbers means that no leader of a queue has said what is in it.
+var ErrNoNumbers = errors.New("no leader says what is in the queue")
+
+// Queue asks about a queue of the vhost "/". The answer has no numbers if no leader has given them, which are not 0 for that.
 func (n *Node) Queue(ctx context.Context, name string) (q Queue, err error) {
 	err = n.Call(ctx, http.MethodGet, "/api/queues/%2F/"+url.PathEscape(name), nil, &q)
+	if err == nil && q.Leader == "" {
+		err = ErrNoNumbers
+	}
 	return q, err
 }
 

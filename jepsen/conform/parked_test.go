@@ -155,10 +155,7 @@ func (t *T) takeBody(queue, body string) *amqp.Delivery {
 func (t *T) parked(queue string, n int) string {
 	t.Helper()
 	t.eventually(fmt.Sprintf("%d messages of %s are parked", n, queue), func() error {
-		var q struct {
-			Parked int `json:"messages_parked"`
-		}
-		err := t.Nodes[0].Call(t.ctx, http.MethodGet, "/api/queues/%2F/"+queue, nil, &q)
+		q, err := t.Nodes[0].Queue(t.ctx, queue)
 		if err == nil && q.Parked != n {
 			err = fmt.Errorf("%d are parked", q.Parked)
 		}
