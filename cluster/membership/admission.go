@@ -204,11 +204,9 @@ func (a *admission) answerMembership(ctx context.Context, req *peerpb.IntroduceR
 	if a.catalog.Refresh(ctx) != nil {
 		return
 	}
-	view := a.catalog.View()
-	state, known := view.NodeByName(req.Node)
+	view, record := a.catalog.View(), a.links.directory.record()
 	reply.Current, reply.Index = true, view.Index()
-	reply.Removed = !known || len(state.Identity) > 0 && !bytes.Equal(state.Identity, req.Identity)
-	if reply.Removed {
+	if reply.Removed = isGone(req, view, &record); reply.Removed {
 		reply.Known, reply.Members = nil, nil
 	}
 }

@@ -261,6 +261,16 @@ func hasLeft(node string, v *catalog.View, r *record) bool {
 	return !known && v.Index() >= r.Index && !slices.Contains(r.Founders, node)
 }
 
+// isGone reports whether a node that asks is no member any more: the catalog does not name it, or has another data folder
+// under its name.
+func isGone(req *peerpb.IntroduceRequest, v *catalog.View, r *record) bool {
+	state, known := v.NodeByName(req.Node)
+	if !known {
+		return hasLeft(req.Node, v, r)
+	}
+	return len(state.Identity) > 0 && !bytes.Equal(state.Identity, req.Identity)
+}
+
 // raiseIfAll is raiseVersion if every member of the catalog's group has its record.
 func (m *members) raiseIfAll(ctx context.Context) {
 	if len(m.catalog.Configuration()) == len(m.catalog.View().Nodes()) {

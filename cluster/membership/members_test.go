@@ -5,6 +5,7 @@ import (
 
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // The catalog has an odd number of voters, at most maxVoters, and never stops at
@@ -35,8 +36,9 @@ func TestMoreVoters(t *testing.T) {
 	}
 }
 
-// A node leaves the catalog's group when the catalog does not name it, and not
-// because it is no founder any more in a record that knows more than the view.
+// A node leaves the catalog's group, and ends when it asks, when the catalog does not name it, and
+// not because it has founded the cluster and has not registered yet, or is no founder any more in a
+// record that knows more than the view.
 func TestFounderStays(t *testing.T) {
 	var c catalog.Catalog
 	c.Apply(3, &logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_AdmitNode{
@@ -56,6 +58,9 @@ func TestFounderStays(t *testing.T) {
 	} {
 		if got := hasLeft(x.node, v, &x.r); got != x.want {
 			t.Errorf("%s: has left: %v", name, got)
+		}
+		if got := isGone(&peerpb.IntroduceRequest{Node: x.node, Identity: []byte("1")}, v, &x.r); got != x.want {
+			t.Errorf("%s: it is told that it is no member: %v", name, got)
 		}
 	}
 }
