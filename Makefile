@@ -16,12 +16,15 @@ FUZZ_TIME ?= 10m
 # The version before, for upgrade: a tag, or the oldest commit whose formats are these.
 BEFORE ?= c8ea209
 MUTANTS ?= all
+ASLEEP ?=
 MUTANTS_FLAGS ?=
 
 # Packages whose races matter; the others start processes or are generated.
 RACE_PKGS = ./cluster/raftlog ./fsm/... ./amqp/... ./cluster/...
 # Packages with tests that are long, and begin with testing.Short.
 LONG_PKGS = ./jepsen/... $(shell grep -rl --include='*_test.go' 'testing\.Short()' amqp cluster cmd docs fsm | sed 's|^|./|; s|/[^/]*$$||' | sort -u)
+# Those whose clusters have sleeping queues with ASLEEP.
+ASLEEP_PKGS = ./jepsen/conform ./jepsen ./jepsen/attack ./jepsen/clients ./jepsen/console
 # Those that take longest begin first.
 SLOW_PKGS = ./jepsen/conform ./cluster ./jepsen ./cluster/raftlog
 SLOWEST ?= 0
@@ -52,8 +55,8 @@ test: ## what everybody runs: every package, without its long tests (SLOWEST=30:
 test-race: ## the same tests of the packages whose races matter, under the race detector
 	$(TESTRUN) -short -vet=off -race -tags invariants -p 3 -timeout 20m $(RACE_PKGS)
 
-test-cluster: ## the long tests: clusters of real processes that are broken, attacked and compared with the rules
-	$(TESTRUN) -vet=off -tags invariants,testoptions -p 2 -timeout 30m $(LONG_PKGS)
+test-cluster: ## the long tests: clusters of real processes that are broken, attacked and compared with the rules (ASLEEP=1: only these, with queues that sleep all the time)
+	$(TESTRUN) -vet=off -tags invariants,testoptions -p 2 -timeout 30m $(if $(ASLEEP),$(ASLEEP_PKGS) -jepsen.asleep,$(LONG_PKGS))
 
 check: ## formatting, vet, staticcheck, house rules, fresh generated code, go.mod, vulnerabilities, a reproducible build
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$bad" || { echo "gofmt -w these:"; echo "$$bad"; exit 1; }

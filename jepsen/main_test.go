@@ -23,7 +23,6 @@ var (
 	scale     = flag.Int("jepsen.scale", 1, "multiplies message and fault counts")
 	chaosTime = flag.Duration("jepsen.time", 12*time.Second, "how long TestChaos and TestRandomHistory break things")
 	onDisks   = flag.String("jepsen.filesystem", "ext4", "of the disks that nodes have in tests that break disks: ext4 or xfs")
-	asleep    = flag.Bool("jepsen.asleep", false, "queues sleep when nothing has happened in them for 200 ms")
 	chaosSeed = flag.Uint64("jepsen.seed", 0, "what tests draw faults and loads from; 0: from the clock")
 )
 
@@ -110,9 +109,6 @@ func mustStartBrief(t *testing.T, limit time.Duration, o cluster.Options) *run {
 	t.Helper()
 	if o.Filesystem = *onDisks; o.Binary == "" {
 		o.Binary = binary
-		if *asleep {
-			o.Args = append(o.Args, "--set", "raft.idle_after=200", "--set", "raft.awake_target=0")
-		}
 	}
 	if o.Dir == "" {
 		o.Dir = t.TempDir()

@@ -48,7 +48,7 @@ func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	old := mustBuildBefore(t)
 	held, this := program{"this one, held back", binary, supporting(versionBefore)}, program{"this one", binary, supporting(0)}
-	r := mustStartWith(t, 5*time.Minute, cluster.Options{Binary: old.binary, Args: old.more})
+	r := mustStartWith(t, 5*time.Minute, cluster.Options{Binary: old.binary, Args: old.more, Awake: true})
 	u := &upgrading{run: r}
 	r.mustKeepWhile("upgraded", upgradeQueues, rollRate, false, func() error { return u.upgrade(old, held, this) })
 }

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -54,6 +55,8 @@ type Options struct {
 	Filesystem string
 	// Clocks lets SetClock make clocks wrong. It is implied by WrongClocks in Args.
 	Clocks bool
+	// Awake keeps queues awake whatever the flag says: the nodes may be of a version that lets none sleep.
+	Awake bool
 	// OpenFiles is the limit of open files of each node that "quorate dev" starts; 0:
 	// that of this process.
 	OpenFiles int
@@ -102,6 +105,12 @@ type Cluster struct {
 	done   chan struct{} // closed when dev has ended and its output is read
 }
 
+// asleep is of all tests that start clusters.
+var asleep = flag.Bool("jepsen.asleep", false, "queues sleep when nothing has happened in them for 200 ms")
+
+// sleepy are the settings for that.
+var sleepy = []string{"--set", "raft.idle_after=200", "--set", "raft.awake_target=0"}
+
 // Start starts a cluster with "quorate dev" and waits until every node serves clients.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Nodes == 0 {
@@ -110,6 +119,9 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	base, guard, err := freePorts(o.Nodes + o.More)
 	if err != nil {
 		return nil, err
+	}
+	if *asleep && !o.Awake {
+		o.Args = slices.Concat(sleepy, o.Args)
 	}
 	if o.Clocks {
 		o.Args = slices.Concat(o.Args, WrongClocks)

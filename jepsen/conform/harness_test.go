@@ -38,13 +38,8 @@ const (
 // server is the binary under test.
 var server string
 
-var asleep = flag.Bool("jepsen.asleep", false, "queues sleep when nothing has happened in them for 200 ms")
-
 // options are those of a cluster's nodes.
 func options(dir string, nodes int, args ...string) cluster.Options {
-	if *asleep {
-		args = append(args, "--set", "raft.idle_after=200", "--set", "raft.awake_target=0")
-	}
 	return cluster.Options{Binary: server, Dir: dir, Nodes: nodes, Args: args}
 }
 
