@@ -36,13 +36,13 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 	}},
 	{id: "T-3", what: "got, and acked after its TTL: removed", long: true, lives: true, run: func(t *T) {
 		_, d, q := t.mortal(500)
-		t.must(t.holdBeyond(q, ms(1500)).Ack(false))
+		t.must(t.holdBeyond(q, d, ms(1500)).Ack(false))
 		t.settled(q)
 		t.equal("dead", t.ready(d), 0)
 	}},
 	{id: "T-5", what: "got, and the channel closed after its TTL: expired", long: true, run: func(t *T) {
 		_, d, q := t.mortal(500)
-		t.holdBeyond(q, ms(1500))
+		t.holdBeyond(q, d, ms(1500))
 		t.must(t.main.Close())
 		t.now().take(d, 1)
 		t.settled(q)

@@ -53,14 +53,9 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 	}},
 	{id: "T-4", what: "returned after its TTL under a new leader: expired, not redelivered", run: func(t *T) {
 		_, d, q := t.mortal(500)
-		at := t.publish(q)
 		leader, err := t.Leader(t.ctx, q)
 		t.must(err)
-		ch := t.openAt(leader.Number % len(t.Nodes)) // a node that lives on
-		held, ok, err := ch.Get(q, false)
-		if err != nil || !ok {
-			t.Fatalf("got: %v, %v", ok, err)
-		}
+		held, at := t.inHand(t.openAt(leader.Number%len(t.Nodes)), q, d, ms(500)) // at a node that lives on
 		t.must(leader.Kill(t.ctx))
 		t.must(leader.Restart())
 		t.waitUntil(at.Add(ms(1500)))

@@ -155,14 +155,14 @@ var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
 	}},
 	{id: "L26", what: "an ack after the TTL is valid", lives: true, run: func(t *T) {
 		_, d, q := t.mortal(500)
-		held := t.holdBeyond(q, ms(1000))
+		held := t.holdBeyond(q, d, ms(1000))
 		t.must(held.Ack(false))
 		t.settled(q)
 		t.equal("dead", t.ready(d), 0)
 	}},
 	{id: "L27", what: "returned after its TTL: expired, not redelivered", run: func(t *T) {
 		_, d, q := t.mortal(500)
-		held := t.holdBeyond(q, ms(1000))
+		held := t.holdBeyond(q, d, ms(1000))
 		t.must(held.Nack(false, true))
 		t.equal("reason", t.death(t.now().take(d, 1)[0], 0)["reason"], "expired")
 		t.mustNotGet(q)
@@ -179,16 +179,16 @@ var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
 	}},
 	{id: "L29", what: "the channel closes after the TTL: expired", run: func(t *T) {
 		_, d, q := t.mortal(500)
-		t.holdBeyond(q, ms(1000))
+		t.holdBeyond(q, d, ms(1000))
 		t.must(t.main.Close())
 		t.equal("reason", t.death(t.now().take(d, 1)[0], 0)["reason"], "expired")
 	}},
 	{id: "L30", what: "the connection is lost after the TTL: expired, in order", run: func(t *T) {
 		_, d, q := t.mortal(500)
-		at := t.publishN(q, 3)
 		r, err := client.DialRaw(t.ctx, t.Nodes[0].AMQP)
 		t.must(err)
 		t.must(r.Consume(q))
+		at := t.publishN(q, 3)
 		for range 3 {
 			_, err := r.Expect(60<<16 | 60)
 			t.must(err)
@@ -353,13 +353,30 @@ func (t *T) mortal(ttl int32) (x, d, q string) {
 	return x, d, t.queue("q", "x-message-ttl", ttl, "x-dead-letter-exchange", x)
 }
 
-// holdBeyond publishes a message, takes it, and waits.
-func (t *T) holdBeyond(queue string, wait time.Duration) *amqp.Delivery {
+// holdBeyond publishes a message to a queue with a TTL of 500 ms, takes it, and waits.
+func (t *T) holdBeyond(queue, dead string, wait time.Duration) *amqp.Delivery {
 	t.Helper()
-	at := t.publish(queue)
-	d := t.mustGet(queue)
+	held, at := t.inHand(t.ch(), queue, dead, ms(500))
 	t.waitUntil(at.Add(wait))
-	return d
+	return held
+}
+
+// inHand publishes a message to a queue with a TTL and takes it. On a busy machine it may expire before: then another one is
+// published when its letter is there.
+func (t *T) inHand(ch *amqp.Channel, queue, dead string, ttl time.Duration) (held *amqp.Delivery, at time.Time) {
+	t.Helper()
+	for {
+		at = t.publish(queue)
+		d, ok, err := ch.Get(queue, false)
+		t.must(err)
+		if ok {
+			return &d, at
+		}
+		if time.Since(at) < ttl {
+			t.Fatalf("%s is empty", queue)
+		}
+		t.take(dead, 1)
+	}
 }
 
 // settled waits until a queue holds nothing at all.
