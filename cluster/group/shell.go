@@ -188,15 +188,16 @@ func (g *Group) LiftQuarantine() error {
 }
 
 // Guard does something for this group alone. A panic goes no further: it
-// quarantines the group on this node. Guard reports whether there was none.
+// quarantines the group on this node, which does not fall asleep meanwhile. Guard reports whether there was none.
 //
 // The locks that f takes must be released by defer, or hold nothing that can
 // panic: what has the lock after a panic keeps it for ever.
 func (g *Group) Guard(doing string, f func()) (ok bool) {
-	if i := g.wake(); i != nil {
-		return i.guard.run(doing, f)
-	}
-	return false
+	_ = g.with(nil, func(i *instance) error { // or it has ended, and nothing is done
+		ok = i.guard.run(doing, f)
+		return nil
+	})
+	return ok
 }
 
 // View runs f on the machine between two entries. f must be quick, and must neither change nor

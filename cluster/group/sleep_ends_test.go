@@ -86,6 +86,30 @@ func TestLeaderThatFallsAsleepLeads(t *testing.T) {
 	}
 }
 
+// What is guarded keeps a leader awake: a panic quarantines who leads, and not an instance that has ended.
+func TestGuardedStaysAwake(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, restless)
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
+	g := c.mustLead(1)
+	await(t, "it is idle", func() bool {
+		_, idle := g.in().idle(0)
+		return idle
+	})
+	if g.Guard("test", func() {
+		if g.sleep(func(*instance) bool { return true }) {
+			t.Error("it sleeps while something is done for it")
+		}
+		panic("on purpose")
+	}) {
+		t.Error("there was no panic")
+	}
+	if g.Quarantined() == nil {
+		t.Error("it is not quarantined")
+	}
+}
+
 // What raft takes until it has ended is in the log: a leader that sleeps knows of it.
 func TestSleepSeesWhatRaftTakes(t *testing.T) {
 	t.Parallel()
