@@ -766,6 +766,11 @@ func AppendItem(dst []byte, it Item) []byte {
 	return binary.BigEndian.AppendUint64(dst, it.Position.Index)
 }
 
+// Led says that a group has a leader, which knows this term.
+func Led(group fsm.GroupID, term uint64, at replica.Position) Item {
+	return Item{Kind: itemLed, Group: group, Term: term, Position: at}
+}
+
 // ParseItem decodes the item at the beginning of b, of which there are ItemSize bytes.
 func ParseItem(b []byte) Item {
 	return Item{

@@ -1,12 +1,14 @@
 package group
 
 import (
+	"bytes"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/fsm/queue"
 )
 
@@ -107,6 +109,37 @@ func TestGuardedStaysAwake(t *testing.T) {
 	}
 	if g.Quarantined() == nil {
 		t.Error("it is not quarantined")
+	}
+}
+
+// A leader that sleeps says so at once to who asks for one, and wakes afterwards: on a busy machine, or with many groups that
+// are asked about, that takes longer than a candidate waits for answers. It does not to who knows of a later term, nor if it
+// has been asked for long, and does not wake.
+func TestSleeperSaysThatItLeads(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, sleepy)
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
+	g := c.mustSleep(1)[0]
+	g.changing.Lock() // it does not wake
+	defer g.changing.Unlock()
+	other, r := c.other(g), g.asleep.Load()
+	ask := election.Item{Kind: election.ItemAsk, Group: 1, Term: r.at.raft, Position: r.at.Position}
+	if answer, wakes := g.host.sleepers.Heard(other.config.Node, ask); !wakes || !bytes.Equal(answer, election.AppendItem(nil, election.Led(1, r.at.raft, r.at.Position))) {
+		t.Errorf("it answers %v, and wakes: %v", answer, wakes)
+	}
+	r.asked.Store(time.Now().Add(-time.Minute).UnixNano())
+	if answer, wakes := g.host.sleepers.Heard(other.config.Node, ask); !wakes || answer != nil {
+		t.Errorf("it should be awake for long, answers %v, and wakes: %v", answer, wakes)
+	}
+	r.asked.Store(0)
+	ask.Term++
+	if answer, wakes := g.host.sleepers.Heard(other.config.Node, ask); !wakes || answer != nil {
+		t.Errorf("who knows of a later term is answered %v, and it wakes: %v", answer, wakes)
+	}
+	follower := other.Group(1)
+	if answer, wakes := follower.host.sleepers.Heard(g.host.config.Node, ask); !wakes || answer != nil {
+		t.Errorf("a follower answers %v, and wakes: %v", answer, wakes)
 	}
 }
 

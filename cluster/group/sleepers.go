@@ -398,11 +398,20 @@ func (s *sleepers) Heard(from string, it election.Item) (answer []byte, wakes bo
 			return election.AppendItem(nil, it), false
 		}
 		return nil, false
+	case it.Kind == election.ItemAsk && r.leads && it.Term <= r.at.raft && !s.host.withdrawn.Load() && r.wakesSoon(time.Now()):
+		return election.AppendItem(nil, election.Led(it.Group, r.at.raft, r.at.Position)), true
 	case it.Kind == election.ItemAsk, it.Kind == election.ItemOutOfReach, it.Kind == election.ItemOffer, s.host.withdrawn.Load():
 		return nil, true
 	}
 	led := r.leads || r.leader != from && s.host.config.Mesh.Alive(r.leader) && !s.restarted(r)
 	return nil, !led || it.Kind == election.ItemWant && !r.leads && r.wish.note(time.Now())
+}
+
+// wakesSoon notes that the leader is asked for, and reports whether those who ask may wait until it has woken, which may take
+// longer than they wait for answers. Not if it should be awake by now.
+func (r *record) wakesSoon(now time.Time) bool {
+	r.asked.CompareAndSwap(0, now.UnixNano())
+	return now.UnixNano()-r.asked.Load() < int64(election.DeathPatience)
 }
 
 // Disturbed wakes the groups that items of another node concern, and then has them heard. It does not wait.
