@@ -90,7 +90,11 @@ func (t *throughput) waitFor(n int, now, window time.Duration) time.Duration {
 }
 
 // watched holds the progress of a group under watch.
-type watched struct{ entries, tick, settings, effects replica.Mark }
+type watched struct {
+	entries, tick, settings, effects replica.Mark
+
+	crowd int // how many leaders have waited at a time, at most, since this one waits: the last one waits for all their turns
+}
 
 func newWatch(h *Host) *watch {
 	w := &watch{
@@ -132,7 +136,7 @@ func (w *watch) check() bool {
 	w.mu.Lock()
 	all := maps.Clone(w.groups)
 	now := w.now()
-	bound := w.bound + max(w.bound*time.Duration(w.slow/manyStalls), w.served.waitFor(w.slow-1, now, w.bound))
+	crowd, served := w.slow, w.served
 	w.mu.Unlock()
 	slow, done := 0, 0
 	stalls := map[*instance]Stall{}
@@ -141,7 +145,11 @@ func (w *watch) check() bool {
 		s, busy := g.stall(x, now)
 		if s.For > 0 {
 			slow++
+			x.crowd = max(x.crowd, crowd)
+		} else {
+			x.crowd = 0
 		}
+		bound := w.bound + max(w.bound*time.Duration(x.crowd/manyStalls), served.waitFor(x.crowd-1, now, w.bound))
 		if was.Waits && (!x.entries.Waits || x.entries.Progress != was.Progress) {
 			done++
 		}

@@ -249,6 +249,33 @@ func TestStalledBesideOthers(t *testing.T) {
 	}
 }
 
+// The last of many leaders that get on one after the other waits for as long as all of them need, and no longer.
+func TestLastOfCrowd(t *testing.T) {
+	clock := &handClock{}
+	c := mustTrio(t, quickWatch, patientRaft, clock.set)
+	g := c.leadAt(1)
+	w := c.hosts[0].watch
+	w.mu.Lock()
+	w.slack = func(...string) time.Duration { return 0 }
+	w.mu.Unlock()
+	g.in().applier.mu.Lock()
+	defer g.in().applier.mu.Unlock()
+	mustSubmit(t, g, enqueues(1, -1, "m"))
+	for _, tc := range []struct {
+		wait    time.Duration // quarters of a bound
+		others  int           // that still wait, where ten get on in each bound
+		stalled int
+	}{{0, 40, 0}, {1, 40, 0}, {4, 20, 0}, {4, 1, 0}, {2, 1, 0}, {8, 1, 1}} {
+		clock.pass(tc.wait * w.bound / 4)
+		w.mu.Lock()
+		w.slow, w.served = tc.others+1, throughput{clock.now(), 10, 10}
+		w.mu.Unlock()
+		if w.check(); len(c.hosts[0].Stalls()) != tc.stalled {
+			t.Fatalf("with %d others %d are found stalled, want %d", tc.others, len(c.hosts[0].Stalls()), tc.stalled)
+		}
+	}
+}
+
 // A leader that cannot help its group by resigning keeps its leadership, and says
 // why it stands still: without a majority there is nobody to give way to.
 func TestNobodyToTakeOver(t *testing.T) {
