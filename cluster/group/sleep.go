@@ -61,7 +61,7 @@ type record struct {
 	process  [16]byte      // of the leader's node
 	noted    time.Time     // since when this is the leader
 	wish     wish          // for a leader
-	asked    atomic.Int64  // when somebody first asked for the leader that this is, in ns; 0: nobody has
+	sought   atomic.Int64  // when somebody first asked for the leader that this is, in ns; 0: nobody has
 	unborn   atomic.Bool   // nothing of it is stored: it is as it was founded
 	stored   bool          // it was on disk when the process began: without a state, the machine is what the log says
 

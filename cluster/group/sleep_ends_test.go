@@ -128,11 +128,11 @@ func TestSleeperSaysThatItLeads(t *testing.T) {
 	if answer, wakes := g.host.sleepers.Heard(other.config.Node, ask); !wakes || !bytes.Equal(answer, election.AppendItem(nil, election.Led(1, r.at.raft, r.at.Position))) {
 		t.Errorf("it answers %v, and wakes: %v", answer, wakes)
 	}
-	r.asked.Store(time.Now().Add(-time.Minute).UnixNano())
+	r.sought.Store(time.Now().Add(-time.Minute).UnixNano())
 	if answer, wakes := g.host.sleepers.Heard(other.config.Node, ask); !wakes || answer != nil {
 		t.Errorf("it should be awake for long, answers %v, and wakes: %v", answer, wakes)
 	}
-	r.asked.Store(0)
+	r.sought.Store(0)
 	ask.Term++
 	if answer, wakes := g.host.sleepers.Heard(other.config.Node, ask); !wakes || answer != nil {
 		t.Errorf("who knows of a later term is answered %v, and it wakes: %v", answer, wakes)

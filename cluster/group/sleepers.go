@@ -410,8 +410,8 @@ func (s *sleepers) Heard(from string, it election.Item) (answer []byte, wakes bo
 // wakesSoon notes that the leader is asked for, and reports whether those who ask may wait until it has woken, which may take
 // longer than they wait for answers. Not if it should be awake by now.
 func (r *record) wakesSoon(now time.Time) bool {
-	r.asked.CompareAndSwap(0, now.UnixNano())
-	return now.UnixNano()-r.asked.Load() < int64(election.DeathPatience)
+	r.sought.CompareAndSwap(0, now.UnixNano())
+	return now.UnixNano()-r.sought.Load() < int64(election.DeathPatience)
 }
 
 // Disturbed wakes the groups that items of another node concern, and then has them heard. It does not wait.

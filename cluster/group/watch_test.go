@@ -216,6 +216,17 @@ func TestThroughputOfLeaders(t *testing.T) {
 	}
 }
 
+// stuck has a leader's machine stand still at an entry that raft has handed to it, which is the last progress it makes.
+func (g *Group) stuck(t *testing.T) {
+	t.Helper()
+	g.in().applier.mu.Lock()
+	t.Cleanup(g.in().applier.mu.Unlock)
+	r := g.in().Raft()
+	last := r.LastIndex()
+	mustSubmit(t, g, enqueues(1, -1, "m"))
+	await(t, "the entry is handed to the machine", func() bool { return r.AppliedIndex() > last && r.AppliedIndex() == r.LastIndex() })
+}
+
 // Two leaders of a node stand still, of which the second is no better than the first: while others get on
 // they wait for their turns.
 func TestStalledBesideOthers(t *testing.T) {
@@ -226,10 +237,7 @@ func TestStalledBesideOthers(t *testing.T) {
 	w.slack = func(...string) time.Duration { return 0 }
 	w.mu.Unlock()
 	for id := range 2 {
-		g := c.leadAt(fsm.GroupID(id + 1))
-		g.in().applier.mu.Lock()
-		defer g.in().applier.mu.Unlock()
-		mustSubmit(t, g, enqueues(1, -1, "m"))
+		c.leadAt(fsm.GroupID(id + 1)).stuck(t)
 	}
 	check := func(getOn int, wait time.Duration) (stalled int) {
 		clock.pass(wait)
@@ -253,14 +261,11 @@ func TestStalledBesideOthers(t *testing.T) {
 func TestLastOfCrowd(t *testing.T) {
 	clock := &handClock{}
 	c := mustTrio(t, quickWatch, patientRaft, clock.set)
-	g := c.leadAt(1)
 	w := c.hosts[0].watch
 	w.mu.Lock()
 	w.slack = func(...string) time.Duration { return 0 }
 	w.mu.Unlock()
-	g.in().applier.mu.Lock()
-	defer g.in().applier.mu.Unlock()
-	mustSubmit(t, g, enqueues(1, -1, "m"))
+	c.leadAt(1).stuck(t)
 	for _, tc := range []struct {
 		wait    time.Duration // quarters of a bound
 		others  int           // that still wait, where ten get on in each bound
