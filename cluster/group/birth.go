@@ -32,7 +32,7 @@ func (h *Host) Bear(spec Spec, first Leader) bool {
 	if !h.Bears(spec.Config) || spec.Joins || h.Group(spec.Group) != nil || (&raftlog.Records{Store: h.config.Store}).Has(spec.Group) {
 		return false
 	}
-	g := &Group{spec: spec, host: h}
+	g := &Group{spec: h.sleepers.shared.spec(spec), host: h}
 	r := h.sleepers.unborn(&g.spec, first)
 	if g.asleep.Store(r); !h.groups.addAsleep(g) {
 		return false
@@ -60,13 +60,11 @@ func (s *sleepers) unborn(spec *Spec, first Leader) *record {
 	h := s.host
 	now, at := time.Now(), h.config.Clock.Now()
 	r := &record{
-		at: foundedAt, leads: first.Node == h.config.Node, leader: first.Node, process: first.Process,
+		at: foundedAt, leads: first.Node == h.config.Node, leader: s.shared.name(first.Node), process: first.Process,
 		config: founders(spec), configAt: foundedAt.Index, snapshot: -1, stats: Stats{Revision: spec.Config.GetRevision(), Clock: at, LastActive: at}, settings: spec.Config,
 		since: now, noted: now, level: true,
 	}
-	for _, m := range spec.Members {
-		r.members = append(r.members, replica.Member{Node: m, Voter: true})
-	}
+	s.shared.shrink(r)
 	r.unborn.Store(true)
 	if r.leads {
 		r.stamper.Begin(h.config.Clock, 0)

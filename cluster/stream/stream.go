@@ -532,21 +532,21 @@ type Route struct {
 	term       uint64     // of the newest leader that is known; it only grows
 	newest     string     // that leader
 	pause      pause
-	leaderless int64 // since when there is no leader, ms
-	wantAgain  int64 // when it may be said again that somebody waits for one, ms
-	led        chan struct{}
-	streams    map[fsm.SessionID]*Stream
-	dirty      []*Stream // those with something to send
-	running    bool      // the submitting goroutine is running
-	searching  bool      // the members are being asked who leads
-	watched    bool      // it is on the table's list, or being handled by Watch
-	ended      bool      // the queue is gone: there are no more streams
+	leaderless int64                     // since when there is no leader, ms
+	wantAgain  int64                     // when it may be said again that somebody waits for one, ms
+	led        chan struct{}             // closed when there is a leader again; nil: nobody has asked for it
+	streams    map[fsm.SessionID]*Stream // nil: none
+	dirty      []*Stream                 // those with something to send
+	running    bool                      // the submitting goroutine is running
+	searching  bool                      // the members are being asked who leads
+	watched    bool                      // it is on the table's list, or being handled by Watch
+	ended      bool                      // the queue is gone: there are no more streams
 }
 
 func newRoute(t *Table, q *catalog.Queue) *Route {
 	r := &Route{
-		table: t, host: t.host, id: q.ID, group: q.Group, local: q.Local, classic: q.Type() == catalog.ClassicType, streams: map[fsm.SessionID]*Stream{},
-		leaderless: t.host.Now(), led: make(chan struct{}),
+		table: t, host: t.host, id: q.ID, group: q.Group, local: q.Local, classic: q.Type() == catalog.ClassicType,
+		leaderless: t.host.Now(),
 	}
 	if q.Local {
 		r.setLeader(r.host.NodeName(q.Home())) // and never any other node
@@ -572,6 +572,9 @@ func (r *Route) Attach(s *Stream) {
 		s.gone = true
 		return
 	}
+	if r.streams == nil {
+		r.streams = map[fsm.SessionID]*Stream{}
+	}
 	r.streams[s.id] = s
 	r.watch()
 }
@@ -581,7 +584,9 @@ func (r *Route) Detach(s *Stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.streams[s.id] == s {
-		delete(r.streams, s.id)
+		if delete(r.streams, s.id); len(r.streams) == 0 {
+			r.streams = nil // most queues have none most of the time
+		}
 	}
 }
 
@@ -702,7 +707,18 @@ func (r *Route) submitAll(streams []*Stream, leader string) {
 func (r *Route) Leader() (node string, since int64, led <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.led == nil {
+		r.led = make(chan struct{})
+	}
 	return r.leader, r.leaderless, r.led
+}
+
+// announce tells who waits for a leader that there is one, or will never be. mu is held.
+func (r *Route) announce() {
+	if r.led != nil {
+		close(r.led)
+		r.led = nil
+	}
 }
 
 // IsLeader reports whether a node serves the queue.
@@ -734,8 +750,7 @@ func (r *Route) Lead(node string, term uint64) {
 		return
 	}
 	if r.leader == "" {
-		close(r.led)
-		r.led = make(chan struct{})
+		r.announce()
 	}
 	isNew := node != r.newest || term != r.term
 	r.setLeader(node)
@@ -823,9 +838,8 @@ func (r *Route) end() {
 	r.ended = true
 	r.table.leaders.move(r, r.leader, "")
 	streams := r.streams
-	r.streams, r.dirty = map[fsm.SessionID]*Stream{}, nil
-	close(r.led)
-	r.led = make(chan struct{})
+	r.streams, r.dirty = nil, nil
+	r.announce()
 	r.mu.Unlock()
 	for _, s := range streams {
 		if !r.host.Try("end a queue", s.end) {
@@ -840,7 +854,7 @@ func (r *Route) end() {
 func (r *Route) rebuild() {
 	r.mu.Lock()
 	streams := r.streams
-	r.streams, r.dirty, r.running, r.searching = map[fsm.SessionID]*Stream{}, nil, false, false
+	r.streams, r.dirty, r.running, r.searching = nil, nil, false, false
 	if !r.local {
 		r.setLeader("")
 		r.leaderless = r.host.Now()
@@ -867,7 +881,9 @@ func (r *Route) ask(asks []Resync) {
 	if len(asks) == 0 {
 		return
 	}
-	leader, _, _ := r.Leader()
+	r.mu.Lock()
+	leader := r.leader
+	r.mu.Unlock()
 	if leader == "" {
 		return
 	}

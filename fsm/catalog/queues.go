@@ -46,7 +46,7 @@ func (o Owner) Proto() *logpb.Owner {
 // It never changes after it was created: policies, members and settings are
 // kept beside it, under its ID, so that they can change without replacing the
 // record in the tables of all exchanges bound to it. All fields are derived
-// from declared, ID and Group, which are what a snapshot holds.
+// from the declaration, ID and Group, which are what a snapshot holds.
 //
 // Invariants: Exclusive ⇒ ¬Durable; Exclusive ⇔ Owner ≠ zero; ID and Group are
 // unique among the queues there are, and Group ≥ 1; Local ⇒
@@ -77,8 +77,6 @@ type Queue struct {
 	// is a client's.
 	StoreOf string
 
-	// declared: never nil
-	declared *logpb.DeclareQueue
 	// declaredMembers: not empty, except in the temporary queue of
 	// LeaderLocator
 	declaredMembers []fsm.NodeID // the preferred leader first; see View.Members
@@ -155,30 +153,66 @@ func checkName(kind, name string) error {
 
 // newQueue makes the record of a queue from a declare that has been checked.
 //
-// m is copied down to its arguments, which are shared, and completed: an
-// exclusive queue is never durable, another one has no owner. It neither enters
-// the queue anywhere nor takes an id. Requires: id and group are new to the
-// catalog, or both 0 in a temporary queue.
+// m is completed: an exclusive queue is never durable, another one has no owner.
+// Its arguments stay in the record. It neither enters the queue anywhere nor
+// takes an id. Requires: id and group are new to the catalog, or both 0 in a
+// temporary queue.
 func newQueue(m *logpb.DeclareQueue, id fsm.QueueID, group fsm.GroupID) *Queue {
-	m = &logpb.DeclareQueue{
-		Vhost: m.GetVhost(), Name: m.GetName(),
-		Durable: m.GetDurable() && !m.GetExclusive(), Exclusive: m.GetExclusive(), AutoDelete: m.GetAutoDelete(),
-		Arguments: m.GetArguments(), Owner: m.GetOwner(), Members: m.GetMembers(), Local: m.GetLocal(), StoreOf: m.GetStoreOf(),
-		Classic: m.GetClassic(),
-	}
-	if !m.Exclusive {
-		m.Owner = nil
-	}
 	q := &Queue{
-		ID: id, Group: group, VHost: m.Vhost, Name: m.Name,
-		Durable: m.Durable, Exclusive: m.Exclusive, AutoDelete: m.AutoDelete, Local: m.Local, Classic: m.Classic,
-		Hold:      lookup(m.Arguments, holdArgument).GetInt() != 0,
-		Groups:    groupsOf(m.Arguments),
-		Arguments: m.Arguments, Owner: ownerFrom(m.Owner), StoreOf: m.StoreOf,
-		declared: m,
+		ID: id, Group: group, VHost: m.GetVhost(), Name: m.GetName(),
+		Durable: m.GetDurable() && !m.GetExclusive(), Exclusive: m.GetExclusive(), AutoDelete: m.GetAutoDelete(),
+		Local: m.GetLocal(), Classic: m.GetClassic(),
+		Hold:      lookup(m.GetArguments(), holdArgument).GetInt() != 0,
+		Groups:    groupsOf(m.GetArguments()),
+		Arguments: m.GetArguments(), StoreOf: m.GetStoreOf(),
+		declaredMembers: nodeIDs(m.GetMembers()),
 	}
-	q.declaredMembers = nodeIDs(m.Members)
+	if q.Exclusive {
+		q.Owner = ownerFrom(m.GetOwner())
+	}
 	return q
+}
+
+// declaration is what newQueue makes q from. The result is new, but for the
+// arguments.
+func (q *Queue) declaration() *logpb.DeclareQueue {
+	m := &logpb.DeclareQueue{
+		Vhost: q.VHost, Name: q.Name, Durable: q.Durable, Exclusive: q.Exclusive, AutoDelete: q.AutoDelete,
+		Arguments: q.Arguments, Local: q.Local, StoreOf: q.StoreOf, Classic: q.Classic,
+	}
+	for _, n := range q.declaredMembers {
+		m.Members = append(m.Members, uint32(n))
+	}
+	if q.Exclusive {
+		m.Owner = q.Owner.Proto()
+	}
+	return m
+}
+
+// alike is what most queues have in common.
+type alike struct {
+	vhost     string
+	arguments *fsm.Table
+	members   []fsm.NodeID
+}
+
+// maxAlike bounds how many kinds of queues share what they have in common. Then
+// all are forgotten.
+const maxAlike = 1024
+
+// share has a new queue share what one before it has as well. It is no part of
+// the state: a catalog that was restored shares other things.
+func (qs *queueIndex) share(q *Queue) {
+	kind := string(encoded(&logpb.DeclareQueue{Vhost: q.VHost, Arguments: q.Arguments, Members: q.declaration().Members}))
+	have, known := qs.alike.Get(kind)
+	if !known {
+		if qs.alike.Len() >= maxAlike {
+			qs.alike = route.Map[string, alike]{}
+		}
+		qs.alike = qs.alike.With(kind, alike{q.VHost, q.Arguments, q.declaredMembers})
+		return
+	}
+	q.VHost, q.Arguments, q.declaredMembers = have.vhost, have.arguments, have.members
 }
 
 // RequiresGroup reports whether q takes only messages that have a group.
@@ -219,7 +253,7 @@ func (d *draft) declareQueue(m *logpb.DeclareQueue) (*logpb.CatalogResult, error
 		return nil, err
 	}
 	if q = newQueue(m, fsm.QueueID(d.id()), d.newGroup()); d.FSMVersion() < declaredTypes {
-		q.Classic, q.declared.Classic = false, false
+		q.Classic = false
 	}
 	d.addQueue(q, 0)
 	return &logpb.CatalogResult{Changed: true, Queue: uint64(q.ID), Group: uint32(q.Group)}, nil
@@ -253,6 +287,7 @@ func (d *draft) checkPlacement(m *logpb.DeclareQueue) error {
 // addQueue takes up a queue and notes the policies that match it. revision is
 // that of its settings.
 func (d *draft) addQueue(q *Queue, revision uint64) {
+	d.share(q)
 	d.open(q.VHost).addQueue(q, revision)
 	d.queueIndex.add(q)
 	d.placements.add(q)
@@ -341,6 +376,8 @@ type queueIndex struct {
 	// byNode: only of exclusive and of local queues, see Queue.ends
 	byNode    route.Map[fsm.NodeID, route.Map[fsm.QueueID, *Queue]]
 	nextGroup uint32 // number to try next; 0: 1
+	// alike: by an encoding of it
+	alike route.Map[string, alike]
 }
 
 // QueueByID finds a queue by its id.

@@ -67,7 +67,7 @@ func (v *View) SnapshotParts() iter.Seq[*logpb.CatalogSnapshot] {
 		for run := range slices.Chunk(v.Queues(), snapshotRun) {
 			part := &logpb.CatalogSnapshot{}
 			for _, q := range run {
-				row := &logpb.QueueState{Declared: q.declared, Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.match(q).revision}
+				row := &logpb.QueueState{Declared: q.declaration(), Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.match(q).revision}
 				v.placements.save(q, row)
 				part.Queues = append(part.Queues, row)
 			}
@@ -205,6 +205,7 @@ func (d *draft) restoreQueues(rows []*logpb.QueueState) error {
 			return fmt.Errorf("no vhost %q", declared.GetVhost())
 		}
 		q := newQueue(declared, fsm.QueueID(row.GetId()), fsm.GroupID(row.GetGroup()))
+		d.share(q)
 		vh.noteQueue(q, row.GetRevision())
 		all, of[q.VHost] = append(all, q), append(of[q.VHost], q)
 	}
