@@ -78,18 +78,18 @@ func TestCapacity(t *testing.T) {
 	small := r.cell("Beside RabbitMQ 4.3.6", "end to end at 2,000/s", 5)[0] / 1000
 	waiting := r.cell("Time, failures, backlog", "1,000,000 of 1 KB wait", 1)[2]
 	largest := 0.7 * 12 * 1e6 / cpu["1 queue, 1 KB"]
-	resting := many.resting(1e5, 3) / (1 << 20) // GiB
+	resting := many.resting(1e5, 3) / 1024 // MiB
 	sent := 4 * largest * 1024 / 3 / 1e6        // MB/s
 	for _, want := range []struct{ page, format string }{
 		{"docs/scale.md", fmt.Sprintf("%.1f s for a million messages of 100 B through one queue, %.1f s for 1 KB, %.1f s for 10 KB", cpu["1 queue, 100 B"], cpu["1 queue, 1 KB"], cpu["1 queue, 10 KB"])},
 		{"docs/scale.md", fmt.Sprintf("%.1f to %.1f KB for a message of 100 B, %.1f to %.1f KB for 1 KB, %.0f to %.0f KB for 10 KB",
 			written["10 queues, 100 B"], written["1 queue, 100 B"], written["10 queues, 1 KB"], written["1 queue, 1 KB"], written["10 queues, 10 KB"], written["1 queue, 10 KB"])},
-		{"docs/scale.md", fmt.Sprintf("| %.1f KiB for a queue at rest, %.1f KiB for one in use |", many.rest, many.use)},
-		{"docs/scale.md", fmt.Sprintf("%.1f %% of a core without queues, and %.1f %% for every 10,000 idle queues", many.empty, 1e4*many.idle)},
-		{"docs/scale.md", fmt.Sprintf("take %.0f GiB before the first message. On machines of their own each node needs %.0f GiB (%.1f / 0.6)", 3*resting, resting/0.6, resting)},
+		{"docs/scale.md", fmt.Sprintf("| %.1f KiB for a queue that nobody has used, %.1f KiB for one that is awake |", many.rest, many.use)},
+		{"docs/scale.md", fmt.Sprintf("%.1f %% of a core without queues, and at most %.1f %% for every 10,000 queues that sleep", many.empty, 1e4*many.idle)},
+		{"docs/scale.md", fmt.Sprintf("take %.0f MiB of a node, and %.1f GiB if all of its replicas are awake", resting, (many.resting(1e5, 3)+1e5*(many.use-many.rest))/(1<<20))},
 		{"docs/scale.md", fmt.Sprintf("| %.0f KiB for a connection, %.1f KiB for a channel, idle |", connection, channel)},
 		{"docs/scale.md", fmt.Sprintf("| %.0f B for a message that waits;", waiting)},
-		{"docs/scale.md", fmt.Sprintf("%.1f ms of processor, and with nine at a time %.1f ms of time, for a queue", many.declare, 1000/many.declared)},
+		{"docs/scale.md", fmt.Sprintf("%.2f ms of processor, and with thirty at a time %.2f ms of time, for a queue", many.declare, 1000/many.declared)},
 		{"docs/scale.md", fmt.Sprintf("18 M × %.0f B = %.1f GB", waiting, 18e6*waiting/1e9)},
 		{"docs/scale.md", fmt.Sprintf("200 × %.1f KiB = %.0f MB", many.use, 200*many.use*1024/1e6)},
 		{"docs/scale.md", fmt.Sprintf("2,000 × (%.0f + 4 × %.1f) KiB = %.0f MB", connection, channel, 2000*(math.Round(connection)+4*channel)*1.024/1e3)},
@@ -115,6 +115,8 @@ func TestCapacity(t *testing.T) {
 
 // queueCosts are what queues cost: in KiB for each on a node with a replica, in percent of a core for all nodes, in
 // ms of processor time, and in seconds.
+//
+// Those at rest have never been used, and sleep.
 type queueCosts struct {
 	rest, use, known  float64 // known: on every node, and in rest, too
 	idle, empty       float64 // idle: for each queue
@@ -128,14 +130,14 @@ const garbage = 1.5
 func (r measurements) queueCosts() (c queueCosts) {
 	r.Helper()
 	cells := func(row string) []float64 { return r.cell("Ten thousand queues", row, 1) }
-	queues, idle, declare := cells("queues")[0], cells("idle, three nodes; without queues"), cells("declare, 9 at a time")
-	c.rest = cells("at rest: resident memory, live heap, stacks per queue and node")[0]
+	queues, idle, declare := cells("queues")[0], cells("idle, three nodes; without queues"), cells("declare 30 at a time: the same")
+	heap := cells("… of it on every node, and for a replica")
+	c.known = garbage * heap[0]
+	c.rest = c.known + garbage*heap[1]
 	c.use = cells("after a message to each: the same")[0]
-	c.known = garbage * cells("live heap for a queue on every node, with a replica or without")[0]
 	c.idle, c.empty = (idle[0]-idle[1])/queues, idle[1]
-	c.declared, c.declare = declare[0], declare[2] // each second twice, ms of processor time twice
-	restart := cells("restart of a node until it serves")
-	c.restart = restart[len(restart)-1] / 1e4
+	c.declared, c.declare = declare[0], declare[2] // between them, of how many queues
+	c.restart = r.cell("Ten thousand queues", "restart of a node, all queues asleep: serves", 2)[0] / 1e4
 	return c
 }
 
@@ -147,7 +149,7 @@ func (c queueCosts) resting(queues, nodes float64) float64 {
 // sizes is the table of what many queues need, by formula.
 func (c queueCosts) sizes() string {
 	const inUse = 2000
-	text := "| queues | nodes | memory of a node, all queues at rest | … 2,000 of its replicas in use | … all in use | idle, all nodes | declaring all | restart of a node |\n|---|---|---|---|---|---|---|---|\n"
+	text := "| queues | nodes | memory of a node, no queue used yet | … 2,000 of its replicas awake | … all awake | idle, all nodes, at most | declaring all | restart of a node |\n|---|---|---|---|---|---|---|---|\n"
 	for _, q := range []float64{1e4, 1e5, 1e6} {
 		for _, nodes := range []float64{3, 5} {
 			on, rest := q*replicas/nodes, c.resting(q, nodes)
