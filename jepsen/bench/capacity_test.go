@@ -79,7 +79,7 @@ func TestCapacity(t *testing.T) {
 	waiting := r.cell("Time, failures, backlog", "1,000,000 of 1 KB wait", 1)[2]
 	largest := 0.7 * 12 * 1e6 / cpu["1 queue, 1 KB"]
 	resting := many.resting(1e5, 3) / 1024 // MiB
-	sent := 4 * largest * 1024 / 3 / 1e6        // MB/s
+	sent := 4 * largest * 1024 / 3 / 1e6   // MB/s
 	for _, want := range []struct{ page, format string }{
 		{"docs/scale.md", fmt.Sprintf("%.1f s for a million messages of 100 B through one queue, %.1f s for 1 KB, %.1f s for 10 KB", cpu["1 queue, 100 B"], cpu["1 queue, 1 KB"], cpu["1 queue, 10 KB"])},
 		{"docs/scale.md", fmt.Sprintf("%.1f to %.1f KB for a message of 100 B, %.1f to %.1f KB for 1 KB, %.0f to %.0f KB for 10 KB",

@@ -27,7 +27,7 @@ const (
 
 // coldKill kills a node while all queues rest but those that messages at a fixed rate have come to.
 func (c *crowd) coldKill() {
-	c.outage("a node is killed at %d msg/s to all of %d queues in turn", c.queues, c.rate)
+	c.outage("a node is killed at %d msg/s to all of %d queues in turn", c.used, c.rate)
 }
 
 // hotKill kills a node while some queues are busy, each with a message a second at least, and the others rest.
@@ -120,7 +120,7 @@ func (c *crowd) back(format string, args ...any) {
 func (c *crowd) burst() {
 	others := c.without(crowdKilled)
 	c.settle()
-	calm := c.result("one message to each of %d queues at once", c.queues)
+	calm := c.result("one message to each of %d queues at once", c.used)
 	usedCalm := c.roundOf(&calm, others, func() {})
 	c.keep(calm)
 	c.settle()
@@ -132,7 +132,7 @@ func (c *crowd) burst() {
 	r.Note("99 % later than without a failure", (r.Times.P99-calm.Times.P99)/1e3, "s")
 	r.Note("all later than without a failure", (r.Times.Max-calm.Times.Max)/1e3, "s")
 	r.Note("queues that the node led", float64(len(led)), "")
-	if grown := c.noteTerms(&r, c.queues, before); grown > 0 {
+	if grown := c.noteTerms(&r, c.used, before); grown > 0 {
 		r.Note("processor time beyond that of the round without a failure, per queue that has elected", (used-usedCalm)/float64(grown)*1e3, "ms")
 	}
 	c.keep(r)
@@ -144,13 +144,13 @@ func (c *crowd) burst() {
 func (c *crowd) roundOf(r *report.Result, t *target, first func()) (used float64) {
 	cpu, began := get(cpuSeconds(t.pids)), clock()
 	first()
-	s := c.send(t, c.queues, c.queues, 0)
+	s := c.send(t, c.used, c.used, 0)
 	used = noteProcessor(r, t, cpu)
 	for i := range s.confirmed {
 		s.confirmed[i] -= began
 	}
 	r.Times = report.QuantilesOf(s.confirmed)
-	r.Messages, r.Seconds = float64(c.queues), r.Times.Max/1e3
+	r.Messages, r.Seconds = float64(c.used), r.Times.Max/1e3
 	r.PerSecond = r.Messages / r.Seconds
 	return used
 }

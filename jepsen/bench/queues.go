@@ -26,6 +26,7 @@ const (
 // crowdShape says how many queues there are, and what is done with them.
 type crowdShape struct {
 	queues   int
+	used     int // of them, spread over all, get messages where it is not said which do; 0: all
 	inFlight int // declares at a time
 	single   int // queues that are declared one after the other, before the others
 	lone     int // queues that are woken one after the other
@@ -58,12 +59,13 @@ func crowdFlags(f flags, l *lab) func(*bench) {
 		usage string
 	}{
 		{"queues", &s.queues, 1_000_000, "`number` of queues"},
+		{"use", &s.used, 1_000_000, "`queues` that get messages, the others are only declared; wake and busy choose theirs from all; 0: all"},
 		{"in-flight", &s.inFlight, 1000, "`declares` at a time"},
 		{"wake", &s.lone, unbounded, "`queues` that rest and are woken one after the other"},
 		{"busy", &s.busy, unbounded, "`queues` that are busy in the run hot kill, while the others rest"},
 		{"rate", &s.rate, 1_000_000, "`messages` a second to all queues in turn while a node is killed"},
 	} {
-		f.Var(bounded{n.n, 1, n.most}, n.name, n.usage)
+		f.Var(bounded{n.n, min(1, *n.n), n.most}, n.name, n.usage)
 	}
 	f.DurationVar(&s.calmFor, "calm", s.calmFor, "how `long` queues rest before what is to find them at rest; longer than raft.idle_after")
 	f.DurationVar(&s.idleFor, "idle", s.idleFor, "how `long` idle nodes are measured")
@@ -76,7 +78,11 @@ func crowdFlags(f flags, l *lab) func(*bench) {
 
 // manyQueues measures a cluster with a large number of queues.
 func (b *bench) manyQueues(s crowdShape) {
-	c := &crowd{bench: b, crowdShape: s, ledger: newLedger(0)}
+	if s.used == 0 {
+		s.used = s.queues
+	}
+	s.used = min(s.used, s.queues)
+	c := &crowd{bench: b, crowdShape: s, ledger: newLedger(0), has: make([]bool, s.queues)}
 	all := []step{
 		{"declare", c.declareAll},
 		{"memory", c.memory}, {"idle", c.unused}, {"frozen", c.freezeOne}, {"wake", c.wake}, {"pages", c.readPages},
@@ -100,6 +106,7 @@ type crowd struct {
 	*bench
 	crowdShape
 	ledger *ledger // a round through queues is a publisher, a queue its message
+	has    []bool  // whether a queue has messages
 	// empty and emptyIdle are of the cluster before there were queues.
 	empty     footprint
 	emptyIdle idleness
@@ -220,6 +227,9 @@ func (c *crowd) send(t *target, queues, messages, rate int) sent {
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, bound)
 	defer cancel()
+	for k := range min(messages, queues) {
+		c.has[c.spaced(k, queues)] = true
+	}
 	first := len(c.ledger.entries)
 	for left := messages; left > 0; left -= queues {
 		c.round(min(left, queues))
@@ -303,14 +313,17 @@ func confirmed(ctx context.Context, confirm *amqp.DeferredConfirmation) error {
 	return err
 }
 
-// last sends one more message to each queue, then takes all messages in them.
+// last sends one more message to each queue that is used, then takes all messages in queues that have had any.
 func (c *crowd) last() {
-	r := c.result("one message through each of %d queues", c.queues)
+	r := c.result("one message through each of %d queues", c.used)
 	c.cost(&r, func() int {
-		c.send(c.target, c.queues, c.queues, 0)
+		c.send(c.target, c.used, c.used, 0)
 		rounds := len(c.ledger.entries)
 		c.spread(0, c.queues, crowdWorkers*len(c.uris), func(ch *amqp.Channel, i int) error {
 			for range rounds + 1 {
+				if !c.has[i] {
+					return nil
+				}
 				d, ok, err := ch.Get(c.name(i), true)
 				if err != nil || !ok {
 					return err
@@ -320,7 +333,7 @@ func (c *crowd) last() {
 			}
 			return fmt.Errorf("more than %d messages", rounds)
 		})
-		return c.queues
+		return c.used
 	})
 	must(c.ledger.check())
 	c.keep(r)

@@ -122,7 +122,7 @@ var (
 // Every run with many queues measures something, and no message is lost.
 func TestManyQueues(t *testing.T) {
 	s := defaultCrowd
-	s.queues, s.single, s.lone, s.busy, s.rate = *manyQueues, 6, 10, 9, 200
+	s.queues, s.used, s.single, s.lone, s.busy, s.rate = *manyQueues, *manyQueues*2/3, 6, 10, 9, 200
 	s.calmFor, s.restFor, s.idleFor, s.paced, s.before, s.thaw = time.Second, 0, time.Second, 6*time.Second, time.Second, time.Second
 	mustLab(t, func(b *bench) {
 		b.manyQueues(s)

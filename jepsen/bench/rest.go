@@ -27,13 +27,17 @@ func (c *crowd) memory() {
 	c.settle()
 	nodes := len(c.pids)
 	r := c.result("memory of %d queues at rest", c.queues)
-	c.footprint().note(&r, c.empty, c.queues, nodes)
+	unused := c.footprint()
+	unused.note(&r, c.empty, c.queues, nodes)
+	if c.used == c.queues {
+		unused = c.empty // all that a queue in use takes
+	}
 	c.keep(r)
-	r = c.result("memory of %d queues after a message to each", c.queues)
+	r = c.result("memory of %d queues after a message to each", c.used)
 	began := clock()
-	c.send(c.target, c.queues, c.queues, 0)
-	r.Messages, r.Seconds = float64(c.queues), (clock() - began).Seconds()
-	c.footprint().note(&r, c.empty, c.queues, nodes)
+	c.send(c.target, c.used, c.used, 0)
+	r.Messages, r.Seconds = float64(c.used), (clock() - began).Seconds()
+	c.footprint().note(&r, unused, c.used, nodes)
 	c.keep(r)
 }
 
@@ -104,6 +108,9 @@ func noteGrowth(r *report.Result, what string, before, after map[string]uint64) 
 func (c *crowd) wake() {
 	c.settle()
 	n := min(c.lone, c.queues)
+	for i := range n {
+		c.has[i] = true
+	}
 	asleep, awake := c.result("first message to each of %d queues at rest", n), c.result("second message to each of %d queues", n)
 	before := c.terms()
 	asleep.Note("goroutines per node", c.counts()[goroutines]/float64(len(c.pids)), "")
