@@ -79,7 +79,7 @@ type Config struct {
 	Logins login.Config
 
 	// RetainedBytes is how much of the queue logs is kept for lagging members; 0:
-	// group.DefaultRetained.
+	// host.DefaultRetained.
 	RetainedBytes int64
 	// MemTableBytes is how much the queue store writes before it creates a table file. Its log
 	// takes a few times as much on disk.

@@ -20,6 +20,7 @@ import (
 	"github.com/quorate/quorate/cluster/expiry"
 	"github.com/quorate/quorate/cluster/failure"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/host"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/cluster/metrics"
@@ -51,7 +52,7 @@ type Node struct {
 	clock      *nodeClock
 	metrics    *metrics.Metrics
 	mesh       *peer.Mesh
-	host       *group.Host
+	host       *host.Host
 	catalog    *replicated.Catalog
 	self       *self.Node
 	failures   *failure.Detector
@@ -161,11 +162,14 @@ func (n *Node) openGroups(incarnation [16]byte) {
 		Node: n.self, Queues: n.queues, Uses: uses, ClusterName: c.ClusterName, Properties: c.Properties, Audit: c.Audit,
 		Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers, Logins: c.Logins, MaxConnections: c.MaxConnections,
 	})
-	n.host = group.NewHost(group.Config{
-		Node: c.Name, Store: n.stores.queues, Mesh: n.mesh, Clock: n.clock.Clock, Exit: c.Exit, Logger: c.Logger,
-		Version: func() uint32 { return n.catalog.View().FSMVersion() }, Newest: c.Versions.Newest,
-		LockCredit: n.clock.credit, Settings: n.queueSettings, Drains: n.isDraining, Late: n.late, Outside: outside{n.queues, n},
-		Heartbeat: c.Heartbeat, IdleAfter: c.IdleAfter, KeepAwake: c.KeepAwake, Progress: n.watchdog.Bounds().Progress, Awake: n.watchdog.Awake,
+	n.host = host.New(host.Config{
+		Config: group.Config{
+			Node: c.Name, Store: n.stores.queues, Mesh: n.mesh, Clock: n.clock.Clock, Exit: c.Exit, Logger: c.Logger,
+			Version: func() uint32 { return n.catalog.View().FSMVersion() }, Newest: c.Versions.Newest,
+			LockCredit: n.clock.credit, Settings: n.queueSettings, Late: n.late, Outside: outside{n.queues, n},
+			Heartbeat: c.Heartbeat, IdleAfter: c.IdleAfter,
+		},
+		Drains: n.isDraining, KeepAwake: c.KeepAwake, Progress: n.watchdog.Bounds().Progress, Awake: n.watchdog.Awake,
 		Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindElection: self.KindElection, KindLearner: self.KindLearner,
 	})
 	n.self.Listen(n.host)

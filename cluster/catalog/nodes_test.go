@@ -15,6 +15,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/host"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 )
@@ -58,8 +59,8 @@ func (l *lines) String() string {
 
 // node is what a catalog stands on: the links of a node, and the host of its queue groups, of which there are none.
 type node struct {
-	*group.Host
-	config group.Config
+	*host.Host
+	config host.Config
 	mesh   *peer.Mesh
 	dir    string
 	shut   func()
@@ -74,7 +75,7 @@ type trio struct {
 
 var trioNames = []string{"n1", "n2", "n3"}
 
-func mustTrio(t *testing.T, tune ...func(*group.Config)) *trio {
+func mustTrio(t *testing.T, tune ...func(*host.Config)) *trio {
 	t.Helper()
 	c := &trio{t: t, log: &lines{}}
 	listeners := map[string]net.Listener{}
@@ -97,13 +98,13 @@ func mustListen(t *testing.T) net.Listener {
 }
 
 // mustAlone starts a node that is alone.
-func mustAlone(t *testing.T, tune ...func(*group.Config)) *node {
+func mustAlone(t *testing.T, tune ...func(*host.Config)) *node {
 	t.Helper()
 	return mustNode(t, "n1", map[string]net.Listener{"n1": mustListen(t)}, &lines{}, tune...)
 }
 
 // mustNode starts one of these nodes.
-func mustNode(t *testing.T, name string, listeners map[string]net.Listener, log *lines, tune ...func(*group.Config)) *node {
+func mustNode(t *testing.T, name string, listeners map[string]net.Listener, log *lines, tune ...func(*host.Config)) *node {
 	t.Helper()
 	others := map[string]string{}
 	for n, l := range listeners {
@@ -120,19 +121,22 @@ func mustNode(t *testing.T, name string, listeners map[string]net.Listener, log 
 	}
 	began, logger := time.Now(), slog.New(slog.NewTextHandler(log, nil))
 	n := &node{mesh: mesh, dir: filepath.Join(t.TempDir(), name)}
-	n.config = group.Config{
-		Node: name, Mesh: mesh, Logger: logger,
-		Clock: clock.New(clock.Config{
-			Node: name, Nodes: []string{name}, Logger: logger,
-			Wall: time.Now, Monotonic: func() time.Duration { return time.Since(began) }, MaxSkew: func() fsm.Millis { return 1000 },
-		}),
-		Exit:    func(code int) { panic(fmt.Sprint("exit ", code)) },
-		Version: func() uint32 { return 1 }, Newest: 2, KindElection: 16, KindLearner: 18,
+	n.config = host.Config{
+		Config: group.Config{
+			Node: name, Mesh: mesh, Logger: logger,
+			Clock: clock.New(clock.Config{
+				Node: name, Nodes: []string{name}, Logger: logger,
+				Wall: time.Now, Monotonic: func() time.Duration { return time.Since(began) }, MaxSkew: func() fsm.Millis { return 1000 },
+			}),
+			Exit:    func(code int) { panic(fmt.Sprint("exit ", code)) },
+			Version: func() uint32 { return 1 }, Newest: 2,
+		},
+		KindElection: 16, KindLearner: 18,
 	}
 	for _, f := range tune {
 		f(&n.config)
 	}
-	n.Host = group.NewHost(n.config)
+	n.Host = host.New(n.config)
 	n.Start()
 	mesh.Watch(n.PeerChanged)
 	mesh.Start()
@@ -149,9 +153,9 @@ func mustNode(t *testing.T, name string, listeners map[string]net.Listener, log 
 // handClock is a time that passes when the test lets it.
 type handClock struct{ at atomic.Int64 }
 
-func (c *handClock) now() time.Duration       { return time.Duration(c.at.Load()) }
-func (c *handClock) pass(d time.Duration)     { c.at.Add(int64(d)) }
-func (c *handClock) set(config *group.Config) { config.Awake = c.now }
+func (c *handClock) now() time.Duration      { return time.Duration(c.at.Load()) }
+func (c *handClock) pass(d time.Duration)    { c.at.Add(int64(d)) }
+func (c *handClock) set(config *host.Config) { config.Awake = c.now }
 
 // await waits for a state and lets time pass until then: nobody is blamed for
 // what takes long before or after.
@@ -166,7 +170,7 @@ func (c *handClock) await(t *testing.T, what string, f func() bool) {
 	})
 }
 
-func quickWatch(c *group.Config) { c.Progress = 300 * time.Millisecond }
+func quickWatch(c *host.Config) { c.Progress = 300 * time.Millisecond }
 
 // unproven is a past that cannot be proven.
 type unproven struct{}

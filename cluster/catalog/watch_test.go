@@ -13,7 +13,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/host"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/proto/logpb"
@@ -27,7 +27,7 @@ type catalogs struct {
 	ends  []func()     // close a member
 }
 
-func mustCatalogs(t *testing.T, tune ...func(*group.Config)) *catalogs {
+func mustCatalogs(t *testing.T, tune ...func(*host.Config)) *catalogs {
 	t.Helper()
 	c := &catalogs{trio: mustTrio(t, tune...), gates: make([]sync.Mutex, len(trioNames))}
 	for i, h := range c.hosts {

@@ -14,6 +14,7 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
+	"github.com/quorate/quorate/cluster/host"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/worker"
@@ -39,7 +40,7 @@ func newWorld(t grouptest.Fatal) *world {
 	})
 	w.node.Serve(1, 7)
 	w.detector = New(w.node, 0)
-	w.node.Groups = group.NewHost(group.Config{
+	w.node.Groups = host.New(host.Config{Config: group.Config{
 		Node: "n1", Logger: w.node.Logger, Outside: reports{w.detector}, Newest: 1,
 		Clock: clock.New(clock.Config{
 			Node: "n1", Nodes: []string{"n1"}, Wall: func() time.Time { return time.UnixMilli(w.Clock.Load()) }, Logger: w.node.Logger,
@@ -48,7 +49,7 @@ func newWorld(t grouptest.Fatal) *world {
 		}),
 		LockCredit: func() fsm.Millis { return 0 }, Version: func() uint32 { return 1 },
 		Late: func(queue.Due, fsm.Millis) {},
-	})
+	}})
 	return w
 }
 

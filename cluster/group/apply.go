@@ -35,7 +35,7 @@ type applier struct {
 	release  func(indexes []uint64)
 	doubt    func(s fsm.SessionID) // the leader's cursor of a session may be wrong
 	log      *raftlog.Group        // nil for a local queue
-	usage    *usage
+	usage    *Usage
 	started  chan struct{} // closed once entries of the log may be applied
 
 	newMachine func() *queue.Machine
@@ -50,19 +50,6 @@ type applier struct {
 	origin  uint64 // of the machine, see raftlog.Group.Origin
 	known   uint64 // demand.boots when the boots of nodes were listed last
 	probes  replica.Probes
-}
-
-// applierNode is shared by the appliers of a node.
-type applierNode struct {
-	newest uint32 // version of an entry that this program supports
-	// late is called with the lateness of a tick.
-	late func(what queue.Due, late fsm.Millis)
-	// fail ends the process: the node must not serve data it cannot read.
-	fail    func(code int, why string)
-	deaths  deaths
-	lengths lengths
-	boots   boots
-	meters  meters
 }
 
 var _ raft.BatchingFSM = (*applier)(nil)
@@ -145,7 +132,7 @@ func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bo
 // listBoots lists the boots of nodes that the machine knows. The caller holds mu.
 func (a *applier) listBoots() {
 	a.known = a.demand.boots
-	a.node.boots.set(a.group, a.machine.SessionNodes(), a.machine.SuspectedNodes())
+	a.node.boots(a.group, a.machine.SessionNodes(), a.machine.SuspectedNodes())
 }
 
 // freeOnly handles effects on a follower. A queue that has ended may leave much to free; that is
@@ -527,118 +514,6 @@ func (s *snapshot) Release() {
 	if !s.written && s.origin == a.origin && !a.stopped {
 		a.usage.toReplay(s.replay)
 	}
-}
-
-// deaths counts the messages that died in queues while this node led them. A death is counted only
-// by the node that led when it was applied.
-type deaths struct {
-	mu    sync.Mutex
-	queue Deaths
-	fresh map[fsm.QueueID]Died // since they were last taken; nil: none
-}
-
-// Deaths are the deaths in replicated queues and in those of one node.
-type Deaths struct{ Replicated, Local queue.Dead }
-
-// Died counts messages that died in a queue while this node led it.
-type Died struct {
-	Expired      uint64
-	DeadLettered uint64 // for any reason, and went to a dead-letter exchange or into the outbox
-}
-
-// add adds the deaths of one entry of a queue.
-func (d *deaths) add(id fsm.QueueID, local bool, before, after queue.Dead) {
-	if before == after {
-		return
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	of := &d.queue.Replicated
-	if local {
-		of = &d.queue.Local
-	}
-	more := after.Minus(before)
-	*of = of.Plus(more)
-	died := d.fresh[id]
-	for reason, by := range more.By {
-		for fate, n := range by {
-			if logpb.Death_Reason(reason+1) == logpb.Death_EXPIRED {
-				died.Expired += n
-			}
-			if queue.Disposition(fate) != queue.Dropped {
-				died.DeadLettered += n
-			}
-		}
-	}
-	if died == (Died{}) {
-		return
-	}
-	if d.fresh == nil {
-		d.fresh = map[fsm.QueueID]Died{}
-	}
-	d.fresh[id] = died
-}
-
-// take returns what was added since the last call, by queue.
-func (d *deaths) take() map[fsm.QueueID]Died {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	fresh := d.fresh
-	d.fresh = nil
-	return fresh
-}
-
-func (d *deaths) all() Deaths {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.queue
-}
-
-// lengths are the queues whose length, or whose leader, has changed since they were last taken: of queues in
-// which nothing happens, nobody asks.
-//
-// Invariant: outside of mu, a demand whose listed is round + 1 has its queue in fresh.
-type lengths struct {
-	round atomic.Uint64 // how often they were taken
-	mu    sync.Mutex
-	fresh map[fsm.QueueID]fsm.GroupID // nil: none
-}
-
-// changed notes that a queue that this node leads has another length. The caller holds the lock of the applier.
-func (l *lengths) changed(d *demand, id fsm.QueueID, of fsm.GroupID) {
-	if d.listed != l.round.Load()+1 {
-		d.listed = l.add(id, of)
-	}
-}
-
-// roleChanged has the length of a queue read again, and forgets which boots of nodes it knows if it is not led here.
-func (n *applierNode) roleChanged(s *Spec, leads bool) {
-	n.lengths.add(s.Queue, s.Group)
-	if !leads {
-		n.boots.set(s.Group, nil, nil)
-	}
-}
-
-// add lists a queue, and returns the round in which it is listed.
-func (l *lengths) add(id fsm.QueueID, of fsm.GroupID) (round uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.fresh == nil {
-		l.fresh = map[fsm.QueueID]fsm.GroupID{}
-	}
-	l.fresh[id] = of
-	return l.round.Load() + 1
-}
-
-// take returns the queues that have been listed since the last call. What changes from now on is listed again,
-// so their lengths are to be read afterwards.
-func (l *lengths) take() map[fsm.QueueID]fsm.GroupID {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	fresh := l.fresh
-	l.fresh = nil
-	l.round.Add(1)
-	return fresh
 }
 
 // Outcome answers the commands First … First+Run-1 of one session's stream.

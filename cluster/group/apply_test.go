@@ -106,7 +106,7 @@ func TestRestoreFreesTheRest(t *testing.T) {
 	_, g := open()
 	n, later := open()
 	mustTakeOne(t, n, later, 2)
-	if err := later.in().snapshot(); err != nil {
+	if err := later.in().WriteSnapshot(); err != nil {
 		t.Fatal(err)
 	}
 	list, err := later.in().store.Snapshots().List()

@@ -55,7 +55,7 @@ func BenchmarkSubmit(b *testing.B) {
 func submitMany(b *testing.B, open func(n *lone) *Group) {
 	const underWay = 512
 	c := &counting{wake: make(chan struct{}, 1)}
-	n := mustHost(b, b.TempDir(), func(conf *Config) { conf.Outside = c })
+	n := mustHost(b, b.TempDir(), func(conf *HostConfig) { conf.Outside = c })
 	g := open(n)
 	for g.Leading() == 0 {
 		<-c.wake

@@ -14,7 +14,7 @@ import (
 // to must be up, and is given a second, and a round trip, to get what its log lacks. If it does not
 // win in time, this replica goes on, and refuses the next attempts for a while:
 // each of them stops the queue for a moment.
-func (g *instance) Transfer(to string) error {
+func (g *Instance) Transfer(to string) error {
 	l := &g.leadership
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -41,7 +41,7 @@ func (g *instance) Transfer(to string) error {
 }
 
 // CedeTo hands the leadership to a member that reaches more of the others.
-func (g *instance) CedeTo(node string) {
+func (g *Instance) CedeTo(node string) {
 	defer g.guard.contain("hand the leadership over")
 	err := g.Transfer(node)
 	g.slog.Info("handing the leadership over to a member that reaches all others", "to", node, "error", err)
@@ -51,9 +51,9 @@ func (g *instance) CedeTo(node string) {
 // proposed meanwhile: neither the ticks that were due nor settings that have
 // changed. Everybody is told that this replica leads after all: those whose
 // commands it has refused wait for that.
-func (g *instance) announceAgain(term uint64) {
+func (g *Instance) announceAgain(term uint64) {
 	g.proposer.transfer(false)
-	defer g.host.tasks.Go(g.review) // what was seen of raft meanwhile
+	defer g.node.Tasks.Go(g.Review) // what was seen of raft meanwhile
 	if g.Barred() {
 		return
 	}

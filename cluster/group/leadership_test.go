@@ -2,13 +2,11 @@ package group
 
 import (
 	"log/slog"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/fsm"
@@ -20,7 +18,7 @@ import (
 // will not succeed, begins to lead when raft goes on.
 func TestLeadershipBeginsAfterRefusedBarrier(t *testing.T) {
 	t.Parallel()
-	c := mustTrio(t, func(c *Config) { c.Heartbeat = 4 * time.Second }) // after which raft gives a handover up
+	c := mustTrio(t, func(c *HostConfig) { c.Heartbeat = 4 * time.Second }) // after which raft gives a handover up
 	g := c.mustOpen(1)[0]
 	lost := c.other(g)
 	lost.shut(t)
@@ -36,7 +34,7 @@ func TestLeadershipBeginsAfterRefusedBarrier(t *testing.T) {
 	if err := g.Barrier(0); err == nil {
 		t.Fatal("raft gives a barrier while it hands over")
 	}
-	g.in().review()
+	g.in().Review()
 	if transfer.Error() == nil {
 		t.Fatal("a node that is gone leads")
 	}
@@ -101,30 +99,11 @@ func TestNobodyTakesOverInVain(t *testing.T) {
 		t.Errorf("a follower takes over in term %d", term)
 	}
 	g := all[0]
-	g.host.withdrawn.Store(true)
+	g.node.withdrawn.Store(true)
 	if term := (replicated{g.in()}).catchUp(); term != 0 {
 		t.Errorf("the leader of a node that has withdrawn takes over in term %d", term)
 	}
-	g.host.withdrawn.Store(false)
-}
-
-// Raft may tell of a leader whose node has died since: the group is looked
-// after as one without a leader.
-func TestLeaderThatDiedBeforeItWasSeen(t *testing.T) {
-	c := mustTrio(t)
-	all := c.mustOpen(1)
-	dead, g := c.host(all[0]), all[1]
-	h := c.host(g)
-	name := dead.config.Node
-	dead.shut(t)
-	await(t, "the node is dead", func() bool { return !h.mesh.Alive(name) })
-	for _, other := range c.hosts { // nobody campaigns
-		other.elections.End(1)
-	}
-	h.leaderSeen(g.in(), name)
-	if !h.elections.Runs(1) && h.Group(1).Leader() == name {
-		t.Error("nobody looks for a leader")
-	}
+	g.node.withdrawn.Store(false)
 }
 
 // A transfer that takes too long makes the leader of then resign, and not the
@@ -170,83 +149,12 @@ func TestTakeOverAppliesEverything(t *testing.T) {
 	}
 }
 
-// A leadership that moves with its node's death costs the queue two entries: raft's own, and one that has all that has waited
-// for a leader, be it a command, a deadline, or other settings.
-func TestEntriesOfFailover(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		ttl      fsm.Millis
-		settings *QueueConfig
-		waits    bool
-		entries  uint64
-	}{
-		"nothing":                         {-1, nil, false, 1},
-		"deadline":                        {3_600_000, nil, false, 2},
-		"command":                         {-1, nil, true, 2},
-		"command and deadline":            {3_600_000, nil, true, 2},
-		"command, deadline, new settings": {3_600_000, &QueueConfig{DeliveryLimit: 21, Revision: 5}, true, 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var changed atomic.Pointer[QueueConfig]
-			nodes := mustTrio(t, func(conf *Config) {
-				conf.Heartbeat = 0 // followers hear of a commit after a minute
-				conf.Settings = func(fsm.QueueID) *QueueConfig { return proto.CloneOf(changed.Load()) }
-			})
-			g := nodes.mustOpen(1)[0]
-			mustSubmit(t, g, enqueues(1, c.ttl, "m"))
-			await(t, "the message", func() bool { return ready(g) == 1 })
-			last, dead := uint64(0), nodes.host(g)
-			for _, r := range nodes.replicas(1) {
-				await(t, "the entry everywhere", func() bool {
-					last = g.in().LastIndex()
-					return r.in().LastIndex() == last
-				})
-			}
-			changed.Store(c.settings)
-			dead.shut(t)
-			for _, h := range nodes.hosts {
-				if h == dead || !c.waits {
-					continue
-				}
-				h.outside.mu.Lock()
-				h.outside.led = func(r *Group) { mustSubmit(t, r, enqueues(2, c.ttl, "m")) }
-				h.outside.mu.Unlock()
-				h.Want(1, trioNames)
-			}
-			want := map[bool]uint64{false: 1, true: 2}[c.waits]
-			var leads *Group
-			await(t, "another leader, and the messages there", func() bool {
-				for _, h := range nodes.hosts {
-					if r := h.Group(1); h != dead && r.Leading() != 0 && ready(r) == want && r.in().LastIndex() >= last+c.entries {
-						leads = r
-					}
-				}
-				return leads != nil
-			})
-			began := time.Now()
-			for _, h := range nodes.hosts {
-				if h == dead || c.waits {
-					continue // the last command there may wait for the next
-				}
-				await(t, "the messages everywhere", func() bool { return ready(h.Group(1)) == want })
-				if took := time.Since(began); took > lagAgain/2 { // when the lag watch would tell it
-					t.Errorf("a follower hears of the commit after %v", took)
-				}
-			}
-			if n := leads.in().LastIndex() - last; n != c.entries {
-				t.Errorf("the log has grown by %d entries, want %d", n, c.entries)
-			}
-		})
-	}
-}
-
 // A leader that has lost and won again before it was looked at begins anew: its
 // office is that of its present term.
 func TestLeadershipFollowsTheTerm(t *testing.T) {
 	g := mustTrio(t).mustOpen(1)[0]
 	g.in().leadership.term.Store(g.Term() - 1)
-	if g.in().review(); g.Leading() != g.Term() {
+	if g.in().Review(); g.Leading() != g.Term() {
 		t.Errorf("it serves in term %d, and leads in %d", g.Leading(), g.Term())
 	}
 }
@@ -280,7 +188,7 @@ func TestTermBeginsWithTick(t *testing.T) {
 	await(t, "a message", func() bool { return ready(g) == 1 })
 	ticks := g.in().timer.count()
 	g.in().leadership.term.Store(g.Term() - 1)
-	g.in().review()
+	g.in().Review()
 	await(t, "a tick, long before one is due", func() bool { return g.in().timer.count() > ticks })
 }
 
@@ -293,7 +201,7 @@ func TestTickOfTermIsProposed(t *testing.T) {
 	ticks := g.in().timer.count()
 	g.in().Want(time.Now())
 	g.in().leadership.term.Store(g.Term() - 1)
-	g.in().review()
+	g.in().Review()
 	await(t, "a tick without company", func() bool { return g.in().timer.count() > ticks })
 }
 

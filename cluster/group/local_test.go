@@ -40,8 +40,8 @@ func TestLocalPayloads(t *testing.T) {
 	n.outside.await(t, "an answer", func() bool { return answered(n.outside.outcomes) == 1 })
 	mustSubmit(t, g, enqueues(2, -1, "67"))
 	n.outside.await(t, "an answer", func() bool { return answered(n.outside.outcomes) == 2 })
-	if n.localBytes.Load() != 7 {
-		t.Fatalf("payloads take %d bytes, not 7", n.localBytes.Load())
+	if g.node.localBytes.Load() != 7 {
+		t.Fatalf("payloads take %d bytes, not 7", g.node.localBytes.Load())
 	}
 	mustSubmit(t, g, Batch{Count: 2, Commands: AppendCommand(AppendCommand(nil, &logpb.Command{
 		Kind: logpb.Command_GET, Session: session.Proto(), Seq: 3, Get: &logpb.Get{NoAck: true},
@@ -50,11 +50,11 @@ func TestLocalPayloads(t *testing.T) {
 	if n.outside.bodies[0] != "12345" || n.outside.bodies[1] != "67" {
 		t.Fatalf("delivered: %q", n.outside.bodies)
 	}
-	awaitBytes(t, n, 2)
+	awaitBytes(t, g, 2)
 	if !n.DropLocal(7) || n.Group(7) != nil || n.DropLocal(7) {
 		t.Error("the queue is still there")
 	}
-	awaitBytes(t, n, 0)
+	awaitBytes(t, g, 0)
 	if err := g.Submit(enqueues(5, -1, "late")); err != replica.ErrNotLeading {
 		t.Errorf("a queue that has ended answers %v", err)
 	}
@@ -68,17 +68,17 @@ func TestLocalPayloads(t *testing.T) {
 
 // awaitBytes waits until payloads are freed, which happens when what is done
 // with them is done.
-func awaitBytes(t *testing.T, n *lone, want int64) {
+func awaitBytes(t *testing.T, g *Group, want int64) {
 	t.Helper()
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for n.localBytes.Load() != want {
+	for g.node.localBytes.Load() != want {
 		select {
 		case <-tick.C:
 		case <-limit.C:
-			t.Fatalf("payloads take %d bytes, not %d", n.localBytes.Load(), want)
+			t.Fatalf("payloads take %d bytes, not %d", g.node.localBytes.Load(), want)
 		}
 	}
 }
@@ -102,5 +102,5 @@ func TestLocalExpire(t *testing.T) {
 		}
 	}
 	expire(t, g)
-	awaitBytes(t, n, 0)
+	awaitBytes(t, g, 0)
 }

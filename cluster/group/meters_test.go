@@ -10,7 +10,6 @@ import (
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
-	"github.com/quorate/quorate/proto/logpb"
 )
 
 func observed(c durations.Counts) (n uint64) {
@@ -31,7 +30,7 @@ func TestMeters(t *testing.T) {
 	if before.Led != 1 || observed(before.Snapshots) != 0 || before.Refused != 0 {
 		t.Errorf("before: %+v", before)
 	}
-	if err := g.in().snapshot(); err != nil {
+	if err := g.in().WriteSnapshot(); err != nil {
 		t.Fatal(err)
 	}
 	if m := n.Meters(); observed(m.Snapshots) != 1 || m.Snapshots.Sum <= 0 {
@@ -97,37 +96,4 @@ func TestDeathsOfAQueue(t *testing.T) {
 	if want := map[fsm.QueueID]Died{g.Spec().Queue: {Expired: 1}}; !maps.Equal(died, want) {
 		t.Errorf("%+v, want %+v", died, want)
 	}
-}
-
-// TestTakeLengths: who takes lengths hears of each queue whose length or leadership has changed, and of no other.
-func TestTakeLengths(t *testing.T) {
-	bothKinds(t, func(t *testing.T, n *lone, g *Group) {
-		id := g.Spec().Queue
-		other := n.OpenLocal(localSpec(9, &QueueConfig{DeliveryLimit: -1}))
-		await(t, "a leader", func() bool { return g.Leading() != 0 })
-		take := func(what string, want map[fsm.QueueID]Length) {
-			t.Helper()
-			got := map[fsm.QueueID]Length{}
-			await(t, what, func() bool {
-				maps.Copy(got, n.TakeLengths())
-				return maps.Equal(got, want)
-			})
-		}
-		take("two leaderships", map[fsm.QueueID]Length{id: {}, other.Spec().Queue: {}})
-		if got := n.TakeLengths(); len(got) != 0 {
-			t.Fatalf("without a change: %v", got)
-		}
-		for seq := range uint64(3) {
-			mustSubmit(t, g, enqueues(seq+1, -1, "m"))
-		}
-		take("three messages", map[fsm.QueueID]Length{id: {Ready: 3}})
-		mustSubmit(t, g, BatchOf(&logpb.Command{Kind: logpb.Command_GET, Session: session.Proto(), Seq: 4, Get: &logpb.Get{}}))
-		take("a message that is held", map[fsm.QueueID]Length{id: {Ready: 2, Unacknowledged: 1}})
-		if g.IsLocal() {
-			n.DropLocal(g.Spec().Group)
-		} else if err := n.Drop(g.Spec().Group); err != nil {
-			t.Fatal(err)
-		}
-		take("the end", map[fsm.QueueID]Length{id: {}})
-	})
 }

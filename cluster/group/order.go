@@ -53,7 +53,7 @@ type order interface {
 }
 
 // replicated is the order that raft keeps.
-type replicated struct{ g *instance }
+type replicated struct{ g *Instance }
 
 func (r replicated) commit(l *raft.Log) raft.ApplyFuture {
 	if f := r.g.Begin(l); f != nil {
@@ -87,7 +87,7 @@ func (r replicated) term() uint64 { return r.g.Raft().CurrentTerm() }
 // leader implements order. A follower that has slept remembers its leader until raft knows of another one.
 func (r replicated) leader() string {
 	leader, was := r.g.Replica.Leader(), r.g.resumes
-	if leader == "" && was != nil && !was.leads && r.term() == was.at.raft {
+	if leader == "" && was != nil && !was.leads && r.term() == was.at.Raft {
 		return was.leader
 	}
 	return leader
@@ -110,11 +110,11 @@ func (r replicated) snapshot() int64 {
 func (r replicated) leads() bool { return r.g.IsLeader() }
 
 func (r replicated) takeOver() uint64 {
-	r.g.host.watch.add(r.g)
+	r.g.attendant.Works()
 	if term, leads := r.g.LeadsIn(); leads && term == r.g.resumed.Load() {
 		return term // R1
 	}
-	awaitClocks(r.g.host.config.Clock, r.g.Ending())
+	awaitClocks(r.g.node.config.Clock, r.g.Ending())
 	return r.catchUp()
 }
 
@@ -155,7 +155,7 @@ func (r replicated) caughtUp(term uint64) bool {
 	return r.g.PositionOf(committed).Term == term && r.g.applier.hasUpTo(committed)
 }
 
-func (r replicated) led() { r.g.host.elections.End(r.g.spec.Group) }
+func (r replicated) led() { r.g.node.Elections.End(r.g.spec.Group) }
 
 // tellCommitted implements order. Raft itself would tell them with the next entry, or after CommitTimeout.
 func (r replicated) tellCommitted(term uint64) {
@@ -167,7 +167,7 @@ func (r replicated) tellCommitted(term uint64) {
 	replica.NewNotices(g.Replica).Send(replica.Notice{Index: committed, Term: g.PositionOf(committed).Term, Leads: term})
 }
 
-func (r replicated) leaderless() { r.g.host.elections.Begin(r.g) }
+func (r replicated) leaderless() { r.g.node.Elections.Begin(r.g) }
 
 func (r replicated) end() {
 	g := r.g
@@ -175,7 +175,7 @@ func (r replicated) end() {
 		return
 	}
 	f := g.Raft().Shutdown()
-	g.host.config.Mesh.DropGroup(g.spec.Group) // requests under way to nodes that are gone end now
+	g.node.config.Mesh.DropGroup(g.spec.Group) // requests under way to nodes that are gone end now
 	g.leadership.end()
 	g.timer.stop()
 	if err := f.Error(); err != nil {
@@ -259,7 +259,7 @@ func (l *memoryLog) close() (freed int64) {
 }
 
 // IsLocal reports whether the group is a local queue's.
-func (g *instance) IsLocal() bool {
+func (g *Instance) IsLocal() bool {
 	_, is := g.order.(*local)
 	return is
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/election"
+	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -30,50 +31,23 @@ func (g *Group) believe(term uint64, leader string) {
 	}
 	defer g.changing.Unlock()
 	n := g.asleep.Load().in(term, leader)
-	g.host.sleepers.sign(n)
+	g.node.sign(n)
 	g.put(n)
 }
 
-// A leader that was elected asleep has to hear from a majority before it serves. Who wakes it does not wait for that, nor
-// does anybody who needs the group meanwhile, and it takes what was submitted to it when there is one.
-func TestWakeWaitsForNobody(t *testing.T) {
-	t.Parallel()
-	c, v, all := mustOpenValved(t, func(c *Config) { c.Progress = patience }) // it does not give up
-	g := all[1]
-	term := all[0].Term() + 1
-	vote := []election.Item{{Kind: election.ItemVote, Group: 1, Term: term, Position: all[0].asleep.Load().at.Position}}
-	for _, r := range all {
-		await(t, "it votes", func() bool {
-			if r.believe(r.Term(), ""); r.Term() == term {
-				return true
-			}
-			return len(r.host.sleepers.voter.vote(g.host.config.Node, vote)) == 1
-		})
+// votes has a replica that sleeps vote, and reports whether it has.
+func (g *Group) votes(t *testing.T, candidate string, it election.Item) bool {
+	t.Helper()
+	v, ok := g.Vote(candidate, it)
+	if !ok {
+		return false
 	}
-	if !g.won(term) {
-		t.Fatal("it does not lead")
+	defer v.End()
+	if !g.node.config.Store.Vote(candidate, []raftlog.Ballot{v.Ballot})[0] {
+		return false
 	}
-	v.set(g.host.config.Node, true)
-	mustSubmit(t, g, enqueues(2, -1, "b"))
-	awake := make(chan bool)
-	go func() {
-		i := g.wake()
-		g.sleep(func(*instance) bool { return true })
-		awake <- i != nil
-	}()
-	select {
-	case is := <-awake:
-		if !is || g.Leading() != 0 {
-			t.Error("it sleeps, or serves without a majority")
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("who wakes the group waits for other members")
-	}
-	v.set(g.host.config.Node, false)
-	o := c.host(g).outside
-	o.await(t, "the message that has waited is taken, or comes back since others have lost patience", func() bool {
-		return len(o.outcomes) > 0 || o.undecided > 0
-	})
+	v.Given()
+	return true
 }
 
 // Replicas that sleep and know no leader, since an election was given up, find one.
@@ -104,13 +78,13 @@ func TestSleepersOfRestartedLeaderFindAnother(t *testing.T) {
 	c, v, all := mustOpenValved(t)
 	i := 0
 	for k, h := range c.hosts {
-		if h.Host == all[0].host {
+		if h == c.host(all[0]) {
 			i = k
 		}
 	}
 	c.hosts[i].shut(t)
 	for _, g := range all[1:] {
-		await(t, "it is down", func() bool { return !g.host.config.Mesh.Alive(trioNames[i]) })
+		await(t, "it is down", func() bool { return !g.node.config.Mesh.Alive(trioNames[i]) })
 	}
 	l, err := net.Listen("tcp", c.nodes[trioNames[i]].Addr().String())
 	if err != nil {
@@ -128,7 +102,7 @@ func TestWishWakesSleepersThatNobodyLeads(t *testing.T) {
 	t.Parallel()
 	c, _, all := mustOpenValved(t)
 	for k, g := range all {
-		g.believe(g.Term(), all[(k+1)%3].host.config.Node)
+		g.believe(g.Term(), all[(k+1)%3].node.config.Node)
 	}
 	said := time.Time{}
 	await(t, "one leads", func() bool {
@@ -153,7 +127,7 @@ func TestWaitKeepsAwake(t *testing.T) {
 	}()
 	await(t, "it is awake", func() bool { return !g.Asleep() })
 	await(t, "somebody waits", func() bool { return g.in().users.n.Load() > 0 })
-	if g.sleep(func(*instance) bool { return true }) {
+	if g.Sleep(func(*Instance) bool { return true }) {
 		t.Error("it falls asleep")
 	}
 	for seq := uint64(2); g.AppliedIndex() < at; seq++ {
@@ -162,4 +136,46 @@ func TestWaitKeepsAwake(t *testing.T) {
 	if <-hash == "" {
 		t.Error("nobody waits any more")
 	}
+}
+
+// A leader that was elected asleep has to hear from a majority before it serves. Who wakes it does not wait for that, nor
+// does anybody who needs the group meanwhile, and it takes what was submitted to it when there is one.
+func TestWakeWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	c, v, all := mustOpenValved(t, func(c *HostConfig) { c.Progress = patience }) // it does not give up
+	g := all[1]
+	term := all[0].Term() + 1
+	vote := election.Item{Kind: election.ItemVote, Group: 1, Term: term, Position: all[0].asleep.Load().at.Position}
+	for _, r := range all {
+		await(t, "it votes", func() bool {
+			if r.believe(r.Term(), ""); r.Term() == term {
+				return true
+			}
+			return r.votes(t, g.node.config.Node, vote)
+		})
+	}
+	if !g.Won(term) {
+		t.Fatal("it does not lead")
+	}
+	v.set(g.node.config.Node, true)
+	mustSubmit(t, g, enqueues(2, -1, "b"))
+	awake := make(chan bool)
+	go func() {
+		i := g.Wake()
+		g.Sleep(func(*Instance) bool { return true })
+		awake <- i != nil
+	}()
+	select {
+	case is := <-awake:
+		if !is || g.Leading() != 0 {
+			t.Error("it sleeps, or serves without a majority")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("who wakes the group waits for other members")
+	}
+	v.set(g.node.config.Node, false)
+	o := c.host(g).outside
+	o.await(t, "the message that has waited is taken, or comes back since others have lost patience", func() bool {
+		return len(o.outcomes) > 0 || o.undecided > 0
+	})
 }

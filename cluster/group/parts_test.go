@@ -279,15 +279,21 @@ func TestProposerAlone(t *testing.T) {
 	}
 }
 
+// stoppedTicker wakes nobody, in no time.
+type stoppedTicker struct{ Ticker }
+
+func (stoppedTicker) Arm(Timed, time.Duration, time.Duration) {}
+func (stoppedTicker) Now() time.Duration                      { return 0 }
+
 // While a tick is under way no other one is proposed; once it is lost, another one is.
 func TestOneTickUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newFree(t)
-		timer := &timer{ticker: newTicker(func() time.Duration { return 0 }), proposer: &x.proposer, lead: x.lead, guard: x.guard}
+		timer := &timer{ticker: stoppedTicker{}, proposer: &x.proposer, lead: x.lead, guard: x.guard}
 		timer.begin(1)
 		fire := func(want int) {
 			t.Helper()
-			timer.fire()
+			timer.Fire()
 			if synctest.Wait(); len(x.entries) != want {
 				t.Fatalf("%d ticks are proposed, want %d", len(x.entries), want)
 			}
@@ -380,14 +386,14 @@ func closedChannel() <-chan struct{} {
 // What a group has to apply again counts for the node until it is captured.
 func TestUsage(t *testing.T) {
 	total, noted := &atomic.Int64{}, 0
-	a, b := usage{note: func() { noted++ }, total: total}, usage{total: total}
+	a, b := Usage{note: func() { noted++ }, total: total}, Usage{total: total}
 	a.toReplay(10)
 	b.toReplay(5)
 	a.applied(2, 300)
 	if got := a.captured(); got != 10 || total.Load() != 5 || a.captured() != 0 {
 		t.Errorf("%d were captured, %d are left", got, total.Load())
 	}
-	if a.entries.Load() != 2 || a.bytes.Load() != 300 || a.unnoted.Load() != 300+2*nodeGroupMinimum/notedEntries || noted != 1 {
-		t.Errorf("%d entries of %d bytes, noted %d times", a.entries.Load(), a.bytes.Load(), noted)
+	if a.Entries.Load() != 2 || a.Bytes.Load() != 300 || a.Unnoted.Load() != 300+2*Noteworthy/NotedEntries || noted != 1 {
+		t.Errorf("%d entries of %d bytes, noted %d times", a.Entries.Load(), a.Bytes.Load(), noted)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // A follower knows from its machine and its log whether a leader is missed.
 func TestPatience(t *testing.T) {
-	c := mustTrio(t, func(c *Config) { c.Heartbeat = 0 }) // followers learn late what is committed
+	c := mustTrio(t, func(c *HostConfig) { c.Heartbeat = 0 }) // followers learn late what is committed
 	g := c.mustOpen(1)[0]
 	follower := c.other(g).Group(1)
 	known := func(what string, least, most time.Duration) {

@@ -83,10 +83,10 @@ func (w *guard) quarantine(doing string, panicked any, stopped bool) {
 }
 
 // Quarantined says why the group does not lead on this node; nil: it may.
-func (g *instance) Quarantined() *Quarantine { return g.guard.quarantined.Load() }
+func (g *Instance) Quarantined() *Quarantine { return g.guard.quarantined.Load() }
 
 // LiftQuarantine lets the group lead on this node again.
-func (g *instance) LiftQuarantine() error {
+func (g *Instance) LiftQuarantine() error {
 	q := g.Quarantined()
 	switch {
 	case q == nil:
@@ -96,8 +96,8 @@ func (g *instance) LiftQuarantine() error {
 	case !g.guard.quarantined.CompareAndSwap(q, nil):
 		return ErrNotQuarantined // somebody else was quicker, or it has happened again
 	}
-	g.host.config.Logger.Info("quarantine lifted", "queue", g.spec.Name, "vhost", g.spec.VHost, "group", g.spec.Group)
-	g.review()
+	g.node.config.Logger.Info("quarantine lifted", "queue", g.spec.Name, "vhost", g.spec.VHost, "group", g.spec.Group)
+	g.Review()
 	if g.Leader() == "" {
 		g.order.leaderless()
 	}

@@ -406,7 +406,7 @@ func TestPanicsAreContained(t *testing.T) {
 		}},
 		{"watch", func(g *Group) {
 			breakMachine(g)
-			g.in().stall(&watched{}, 0)
+			g.in().Stall(&Watched{}, 0)
 		}},
 		{"settings", func(g *Group) {
 			breakMachine(g)
@@ -417,7 +417,7 @@ func TestPanicsAreContained(t *testing.T) {
 			g.in().leave()
 			g.in().leadership.changing.Unlock()
 			breakMachine(g)
-			g.in().review()
+			g.in().Review()
 		}},
 		{"entry", func(g *Group) {
 			g.in().proposer.mu.Lock()

@@ -2,6 +2,7 @@ package group
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -15,19 +16,21 @@ const (
 	TrailingLogs = 128 // at first; see setTrailing
 	// promptHeartbeat is below which heartbeats cannot wait for company.
 	promptHeartbeat = 10 * time.Second
+	// Timerless is the cluster's version from which on raft has no timers at any node.
+	Timerless = 3
 )
 
 // openRaft starts the group's raft.
-func (g *instance) openRaft() error {
-	g.Trusted().Open(g.store, g.host.config.Clock.Now())
+func (g *Instance) openRaft() error {
+	g.Trusted().Open(g.store, g.node.config.Clock.Now())
 	c := g.raftConfig()
 	o := replica.Opening{
-		Config: c, Machine: &g.applier, Newest: g.host.config.Newest, Admits: admitEntry, Fail: g.host.fail, Prompt: c.HeartbeatTimeout < promptHeartbeat,
+		Config: c, Machine: &g.applier, Newest: g.node.config.Newest, Admits: admitEntry, Fail: g.node.fail, Prompt: c.HeartbeatTimeout < promptHeartbeat,
 		Transport: func(t replica.Transport) raft.Transport {
 			t.Exchange(&snapshotOffers{g: g})
 			return replica.BoundedTransport{
-				Transport: replica.AbstainingTransport{Transport: refusals{t, &g.host.applying.meters.refused}, Refuses: g.Trusted().Refuses},
-				Log:       g.Replica, Sections: g.store, Throttle: &g.throttle,
+				Transport: replica.AbstainingTransport{Transport: refusals{t, &g.node.applying.meters.refused}, Refuses: g.Trusted().Refuses},
+				Log:       g.Replica, Sections: g.store, Throttle: g.node.Throttle(g.Replica),
 			}
 		},
 	}
@@ -35,7 +38,7 @@ func (g *instance) openRaft() error {
 	case g.resumes != nil:
 		o.Resumes = g.resumes.resumption()
 	case !g.spec.Joins && !g.IsLearner():
-		if g.host.config.Version() < timerless {
+		if g.node.config.Version() < Timerless {
 			o.Founders = g.spec.Members
 		} else {
 			g.store.Found(founding(&g.spec))
@@ -48,11 +51,11 @@ func (g *instance) openRaft() error {
 	return nil
 }
 
-func (g *instance) raftConfig() *raft.Config {
+func (g *Instance) raftConfig() *raft.Config {
 	c := raft.DefaultConfig()
 	c.LocalID = raft.ServerID(g.Node())
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout, c.CommitTimeout = replica.Never, replica.Never, replica.Never, replica.Never
-	if h := g.host.config.Heartbeat; h > 0 {
+	if h := g.node.config.Heartbeat; h > 0 {
 		c.LeaderLeaseTimeout, c.CommitTimeout = h*45/100, min(h, time.Second)
 		if !g.IsLearner() { // which does not stand
 			c.HeartbeatTimeout, c.ElectionTimeout = h, h
@@ -67,17 +70,33 @@ func (g *instance) raftConfig() *raft.Config {
 	c.TrailingLogs = TrailingLogs
 	c.NoLegacyTelemetry = true
 	c.ShutdownOnRemove = false
-	c.Logger = replica.NewLogger(&g.host.lines, g.slog)
+	c.Logger = replica.NewLogger(&g.node.lines, g.slog)
 	return c
 }
 
 // standByTimers gives a replica that is no longer a learner the timers of raft that are configured.
-func (g *instance) standByTimers() {
-	h := g.host.config.Heartbeat
+func (g *Instance) standByTimers() {
+	h := g.node.config.Heartbeat
 	if h == 0 {
 		return
 	}
 	if err := g.Reload(func(c *raft.ReloadableConfig) { c.HeartbeatTimeout, c.ElectionTimeout = h, h }); err != nil {
 		g.slog.Warn("raft timers not set", "error", err)
 	}
+}
+
+// refusals is a transport that counts the requests to append that other members refuse. Behind a
+// refusal in a pipeline raft sends the request again without one.
+type refusals struct {
+	replica.Transport
+	count *atomic.Uint64
+}
+
+// AppendEntries implements raft.Transport.
+func (r refusals) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	err := r.Transport.AppendEntries(id, addr, args, resp)
+	if err == nil && !resp.Success {
+		r.count.Add(1)
+	}
+	return err
 }

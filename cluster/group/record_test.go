@@ -16,14 +16,14 @@ import (
 // ends in the same state.
 func TestSleepChangesNoState(t *testing.T) {
 	t.Parallel()
-	h, spec := &Host{config: Config{Newest: fsm.NewestVersion}}, &Spec{Name: "q", Queue: 1}
+	node, spec := &Node{config: Config{Newest: fsm.NewestVersion}}, &Spec{Name: "q", Queue: 1}
 	encoded, kept, each := 0, 0, 1
 	if invariants.Enabled {
 		each = 5 // the machine looks at all of itself after each command
 	}
 	golden.Each(t, "../../fsm/fsmtest/testdata/golden", func(t *testing.T, of *golden.Record) {
 		all := slices.Concat(of.Before, of.After)
-		never := h.newMachine(*spec)
+		never := node.newMachine(*spec)
 		type seen struct {
 			results []fsm.Result
 			hash    [32]byte
@@ -33,7 +33,7 @@ func TestSleepChangesNoState(t *testing.T) {
 			want[n] = seen{applied(t, never, e), never.Hash()}
 		}
 		for k := 0; k < len(all); k += each {
-			m := h.newMachine(*spec)
+			m := node.newMachine(*spec)
 			for n, e := range all {
 				if got := applied(t, m, e); !reflect.DeepEqual(got, want[n].results) {
 					t.Fatalf("having slept after entry %d, entry %d answers %v, not %v", all[k].Index, e.Index, got, want[n].results)
@@ -42,7 +42,7 @@ func TestSleepChangesNoState(t *testing.T) {
 					continue
 				}
 				before := m
-				r := &record{}
+				r := &Record{}
 				r.keep(m)
 				if r.state != nil {
 					encoded++
@@ -52,14 +52,14 @@ func TestSleepChangesNoState(t *testing.T) {
 				if k%2 == 0 {
 					r = r.in(7, "n1")
 				}
-				if !r.view(h, spec, func(m *queue.Machine) {
+				if !r.view(node, spec, func(m *queue.Machine) {
 					if m.Hash() != want[k].hash || !reflect.DeepEqual(StatsOf(m), r.stats) || !reflect.DeepEqual(StatsOf(before), r.stats) {
 						t.Fatalf("asleep after entry %d, it is\n%s", e.Index, m)
 					}
 				}) {
 					t.Fatal("a record cannot be read")
 				}
-				if m = r.take(h, spec); m.Hash() != want[k].hash || m.Index() != before.Index() || m.NextDeadline() != before.NextDeadline() {
+				if m = r.take(node, spec); m.Hash() != want[k].hash || m.Index() != before.Index() || m.NextDeadline() != before.NextDeadline() {
 					t.Fatalf("having slept after entry %d, it is\n%s", e.Index, m)
 				}
 			}

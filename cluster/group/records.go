@@ -43,8 +43,8 @@ type storedRecord struct {
 var storedLayout = layout(reflect.TypeFor[storedRecord]())
 
 // store puts a record on disk, so that the replica sleeps on after a restart.
-func (r *record) store(log *raftlog.Group, spec *Spec) {
-	if !r.level || r.failed || r.isUnborn() {
+func (r *Record) store(log *raftlog.Group, spec *Spec) {
+	if !r.level || r.failed || r.IsUnborn() {
 		return
 	}
 	settings, err := proto.Marshal(r.settings)
@@ -97,46 +97,24 @@ type sharedMembers struct {
 	members []replica.Member
 }
 
-// TakeUp has the groups sleep on that slept when the process ended, as far as their records are true and spec knows them.
-// The others are to be opened. It returns how many those are that sleep, none of which has been read. It is called once,
-// before any group is open.
-//
-// R4: nobody leads by a record. Those that led here are led again when this node has been elected.
-func (h *Host) TakeUp(spec func(id fsm.GroupID) (s Spec, ok bool)) (n int) {
-	if !h.sleepers.on() {
-		return 0
+// TakeUp returns a group that sleeps as its record on disk says; nil: that is of another queue. spec is what the catalog
+// knows of it.
+func TakeUp(n *Node, spec Spec, a *raftlog.Asleep, now time.Time) (*Group, error) {
+	s, err := parseStored(a.Data)
+	if err != nil || s.Queue != spec.Queue {
+		return nil, err
 	}
-	now := time.Now()
-	records := &raftlog.Records{Store: h.config.Store}
-	records.All(func(a raftlog.Asleep) {
-		sp, ok := spec(a.Group)
-		if !ok {
-			return
-		}
-		s, err := parseStored(a.Data)
-		if err == nil && s.Queue == sp.Queue {
-			var r *record
-			if r, err = h.sleepers.shared.record(&a, s, now); err == nil {
-				g := &Group{spec: h.sleepers.shared.spec(sp), host: h}
-				g.put(r)
-				if h.groups.addAsleep(g) {
-					n++
-				}
-			}
-		}
-		if err != nil {
-			h.config.Logger.Debug("a group that slept is opened", "group", a.Group, "error", err)
-		}
-	})
-	if records.Void > 0 {
-		h.config.Logger.Warn("records of groups that slept are not true any more", "groups", records.Void)
+	r, err := n.shared.record(a, s, now)
+	if err != nil {
+		return nil, err
 	}
-	h.tasks.Go(h.sleepers.resumeLeading)
-	return n
+	g := &Group{spec: n.shared.spec(spec), node: n}
+	g.put(r)
+	return g, nil
 }
 
 // record is the record in memory of what is on disk.
-func (t *shared) record(a *raftlog.Asleep, s *storedRecord, now time.Time) (*record, error) {
+func (t *shared) record(a *raftlog.Asleep, s *storedRecord, now time.Time) (*Record, error) {
 	m, err := t.membersOf(s.Servers)
 	if err != nil {
 		return nil, err
@@ -145,8 +123,8 @@ func (t *shared) record(a *raftlog.Asleep, s *storedRecord, now time.Time) (*rec
 	if err != nil {
 		return nil, err
 	}
-	r := &record{
-		at:     recordedAt{replica.Position{Term: a.IndexTerm, Index: a.Index}, max(a.Term, a.IndexTerm)},
+	r := &Record{
+		at:     RecordedAt{replica.Position{Term: a.IndexTerm, Index: a.Index}, max(a.Term, a.IndexTerm)},
 		leader: t.name(s.Leader), process: s.Process, members: m.members, config: raft.Configuration{Servers: m.servers}, configAt: s.ConfigAt,
 		snapshot: s.Snapshot, stats: s.Stats, settings: settings, since: now, level: true, replay: s.Replay, live: s.Live,
 		sessions: s.Sessions, suspected: s.Suspected, state: slices.Clone(s.State), noted: now, stored: true,
@@ -208,7 +186,7 @@ func (t *shared) spec(s Spec) Spec {
 }
 
 // shrink has a record share what others have as well.
-func (t *shared) shrink(r *record) {
+func (t *shared) shrink(r *Record) {
 	if m, err := t.membersOf(appendServers(nil, r.config.Servers)); err == nil {
 		r.config.Servers, r.members = m.servers, m.members
 	}
@@ -221,13 +199,13 @@ func (t *shared) shrink(r *record) {
 }
 
 // replayed makes the machine of a replica that sleeps from its log. All of that is committed (R1).
-func replayed(h *Host, spec *Spec, at uint64) (*queue.Machine, error) {
-	log, err := h.config.Store.Group(spec.Group)
+func replayed(n *Node, spec *Spec, at uint64) (*queue.Machine, error) {
+	log, err := n.config.Store.Group(spec.Group)
 	if err != nil {
 		return nil, err
 	}
-	m := h.newMachine(*spec)
-	s, err := walkStored(log, m, at, h.config.Newest)
+	m := n.newMachine(*spec)
+	s, err := walkStored(log, m, at, n.config.Newest)
 	if err = errors.Join(err, s.Failure()); err == nil && s.Last != at {
 		err = fmt.Errorf("the log ends at %d, and should at %d", s.Last, at)
 	}

@@ -20,7 +20,7 @@ func (fullDisk) Close() error              { return errFullDisk }
 // host, which has no other.
 func (n *lone) mustReplay(t *testing.T, when string, g *Group, want int64) {
 	t.Helper()
-	if got, all := g.in().usage.replay.Load(), n.snapshots.replay.Load(); got != want || all != want {
+	if got, all := g.in().usage.replay.Load(), g.node.replays.Load(); got != want || all != want {
 		t.Errorf("%s: %d bytes are to be applied again, %d in all groups, want %d", when, got, all, want)
 	}
 }
@@ -68,7 +68,7 @@ func TestReplay(t *testing.T) {
 
 	mustSubmit(t, g, enqueues(4, -1, "d"))
 	await(t, "another one", func() bool { return ready(g) == 4 && g.in().usage.replay.Load() > 0 })
-	if err := g.in().snapshot(); err != nil {
+	if err := g.in().WriteSnapshot(); err != nil {
 		t.Error(err)
 	}
 	n.mustReplay(t, "written", g, 0)
@@ -76,7 +76,7 @@ func TestReplay(t *testing.T) {
 	mustSubmit(t, g, enqueues(5, -1, "e"))
 	await(t, "another one", func() bool { return ready(g) == 5 && g.in().usage.replay.Load() > 0 })
 	breakMachine(g)
-	if err := g.in().snapshot(); err == nil {
+	if err := g.in().WriteSnapshot(); err == nil {
 		t.Error("a snapshot of a machine that has failed")
 	}
 	n.mustReplay(t, "of a machine that has failed", g, 0)
@@ -101,7 +101,7 @@ func TestReplayOfClosedGroup(t *testing.T) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		g.close()
+		g.Close()
 	}()
 	await(t, "raft ends", func() bool { return g.in().Raft().State() == raft.Shutdown })
 	g.in().applier.mu.Unlock()

@@ -110,11 +110,11 @@ func TestSleepersSleepOn(t *testing.T) {
 			} else if !reflect.DeepEqual(s, was[id].stats) {
 				t.Errorf("group %d: %+v has become %+v", id, was[id].stats, s)
 			}
-			if g.Leader() == g.host.config.Node && g.Leading() == 0 {
+			if g.Leader() == g.node.config.Node && g.Leading() == 0 {
 				t.Errorf("group %d is said to be led by who does not", id)
 			}
 			if hash := stateOf(t, g); hash != was[id].hash {
-				t.Errorf("group %d has another state at %s", id, g.host.config.Node)
+				t.Errorf("group %d has another state at %s", id, g.node.config.Node)
 			}
 		}
 	}
@@ -134,36 +134,6 @@ func (c *trio) mustLeadSoon(id fsm.GroupID) {
 	})
 }
 
-// The node that led groups that sleep leads them again after its restart, without waking them, if something is due soon or
-// nobody has taken them over within a moment. The others go by its word.
-func TestRestartedLeaderLeadsAsleep(t *testing.T) {
-	t.Parallel()
-	c := mustTrio(t, sleepy)
-	ids := c.mustSleepSoon(8)
-	terms := map[fsm.GroupID]uint64{}
-	for _, id := range ids {
-		terms[id] = c.mustSleep(id)[0].Term()
-	}
-	c.restart([]int{0, 1, 2}, ids, sleepy)
-	exact := 0
-	for _, id := range ids {
-		var all []*Group
-		await(t, "it leads again", func() bool {
-			all = c.left(id)
-			return all[0].Leading() != 0 && all[1].Leader() == all[0].host.config.Node && all[2].Leader() == all[0].host.config.Node
-		})
-		if all[0].Asleep() && all[0].host.config.Node == trioNames[0] && all[0].Term() == terms[id]+1 {
-			exact++
-		}
-	}
-	if exact == 0 {
-		t.Errorf("none leads asleep, one term later\n%s", c.log)
-	}
-	for _, id := range ids[:2] {
-		c.mustServe(id, 2)
-	}
-}
-
 // What is due is met though all nodes are restarted, twice, and though the leader's node does not come back.
 func TestDeadlineAcrossRestarts(t *testing.T) {
 	t.Parallel()
@@ -172,8 +142,8 @@ func TestDeadlineAcrossRestarts(t *testing.T) {
 		g := c.mustOpen(1)[0]
 		mustSubmit(t, g, enqueues(1, 12_000, "a"))
 		await(t, "the message is taken", func() bool { return ready(g) == 1 })
-		if all := c.mustSleep(1); all[0].host.config.Node != trioNames[0] {
-			t.Fatalf("it is led by %s", all[0].host.config.Node)
+		if all := c.mustSleep(1); all[0].node.config.Node != trioNames[0] {
+			t.Fatalf("it is led by %s", all[0].node.config.Node)
 		}
 		c.restart([]int{0, 1, 2}, []fsm.GroupID{1}, sleepy)
 		c.hosts[0].shut(t)
@@ -197,10 +167,10 @@ func TestLackingMemberAcrossRestart(t *testing.T) {
 	mustSubmit(t, g, enqueues(1, -1, "a"))
 	await(t, "the message is taken", func() bool { return ready(g) == 1 })
 	all := c.mustSleep(1)
-	down := slices.Index(trioNames, all[1].host.config.Node)
+	down := slices.Index(trioNames, all[1].node.config.Node)
 	c.hosts[down].shut(t)
 	for _, g := range []*Group{all[0], all[2]} {
-		await(t, "it is down", func() bool { return !g.host.config.Mesh.Alive(trioNames[down]) })
+		await(t, "it is down", func() bool { return !g.node.config.Mesh.Alive(trioNames[down]) })
 	}
 	mustSubmit(t, g, enqueues(2, -1, "b"))
 	await(t, "both sleep with it", func() bool {
@@ -330,7 +300,7 @@ func BenchmarkTakeUp(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		store = open()
-		h := mustHostOf(b, b.TempDir(), "n1", map[string]net.Listener{"n1": mustListen(b)}, slog.New(slog.DiscardHandler), sleepy, func(c *Config) {
+		h := mustHostOf(b, b.TempDir(), "n1", map[string]net.Listener{"n1": mustListen(b)}, slog.New(slog.DiscardHandler), sleepy, func(c *HostConfig) {
 			c.Store, c.KeepAwake = store, groups
 		})
 		before := liveHeap()
@@ -386,8 +356,8 @@ func fillAsleep(b *testing.B, store *raftlog.Store, groups int) {
 		if err := log.StoreLogs(logs); err != nil {
 			b.Fatal(err)
 		}
-		r := &record{
-			level: true, at: recordedAt{replica.Position{Term: 2, Index: 5}, 2}, leader: trioNames[int(id)%3],
+		r := &Record{
+			level: true, at: RecordedAt{replica.Position{Term: 2, Index: 5}, 2}, leader: trioNames[int(id)%3],
 			config: raft.Configuration{Servers: servers}, configAt: 1, snapshot: -1,
 		}
 		r.keep(m)

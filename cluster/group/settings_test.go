@@ -55,9 +55,8 @@ func awaitSettings(t *testing.T, g *Group, revision uint64) *QueueConfig {
 // follow each other faster than they are committed and end where they began.
 // It leaves the settings alone while its catalog is behind them.
 func TestSettingsFollowTheCatalog(t *testing.T) {
-	n := mustHost(t, t.TempDir())
 	c := &catalogOf{}
-	n.Host.config.Settings = c.get
+	n := mustHost(t, t.TempDir(), func(h *HostConfig) { h.Settings = c.get })
 	c.set(1, 7)
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	ids := []fsm.GroupID{1}
@@ -99,9 +98,8 @@ func TestSettingsFollowTheCatalog(t *testing.T) {
 
 // Settings whose entry is lost are proposed again.
 func TestLostSettings(t *testing.T) {
-	n := mustHost(t, t.TempDir())
 	c := &catalogOf{}
-	n.Host.config.Settings = c.get
+	n := mustHost(t, t.TempDir(), func(h *HostConfig) { h.Settings = c.get })
 	c.set(1, 7)
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	awaitSettings(t, g, 1)

@@ -2,11 +2,15 @@ package group
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/quorate/quorate/cluster/replica"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -19,13 +23,13 @@ import (
 //	asleep ≠ nil ∧ running ≠ nil: it is being woken, and the record still answers for it
 type Group struct {
 	spec Spec
-	host *Host
+	node *Node
 
-	running  atomic.Pointer[instance]
-	asleep   atomic.Pointer[record]
-	changing longLock    // one change between these states at a time
-	ended    atomic.Bool // it wakes no more
-	calling  atomic.Bool // somebody is about to wake it, see call
+	running  atomic.Pointer[Instance]
+	asleep   atomic.Pointer[Record]
+	changing worker.LongLock // one change between these states at a time
+	ended    atomic.Bool     // it wakes no more
+	calling  atomic.Bool     // somebody is about to wake it, see Call
 
 	sleepless atomic.Int64 // how many times longer than others it has to be idle before it sleeps
 
@@ -37,7 +41,7 @@ type Group struct {
 const maxWaiting = 64
 
 // awake returns the instance of a group that serves nobody from its record; nil: the group sleeps, or is being woken.
-func (g *Group) awake() *instance {
+func (g *Group) awake() *Instance {
 	if g.asleep.Load() != nil {
 		return nil
 	}
@@ -45,7 +49,7 @@ func (g *Group) awake() *instance {
 }
 
 // read gives either the instance or the record of a group.
-func (g *Group) read() (i *instance, r *record) {
+func (g *Group) read() (i *Instance, r *Record) {
 	for {
 		if r = g.asleep.Load(); r != nil {
 			return nil, r
@@ -55,6 +59,18 @@ func (g *Group) read() (i *instance, r *record) {
 		}
 	}
 }
+
+// Record returns what is left of a group that sleeps, or is being woken; nil: it is awake. It is replaced as a whole.
+func (g *Group) Record() *Record { return g.asleep.Load() }
+
+// Ended reports whether the group is closed.
+func (g *Group) Ended() bool { return g.ended.Load() }
+
+// End ends a local queue.
+func (g *Group) End() { g.running.Load().order.end() }
+
+// ID returns the number of the group.
+func (g *Group) ID() fsm.GroupID { return g.spec.Group }
 
 // Spec returns what the group was opened with.
 func (g *Group) Spec() Spec { return g.spec }
@@ -71,17 +87,17 @@ func (g *Group) Leading() uint64 {
 	switch {
 	case r == nil:
 		return i.leadership.leading()
-	case !r.leads || g.host.withdrawn.Load() || g.ended.Load():
+	case !r.leads || g.node.withdrawn.Load() || g.ended.Load():
 		return 0
 	}
-	return r.at.raft
+	return r.at.Raft
 }
 
 // Term returns the raft term of this replica.
 func (g *Group) Term() uint64 {
 	i, r := g.read()
 	if r != nil {
-		return r.at.raft
+		return r.at.Raft
 	}
 	return i.order.term()
 }
@@ -92,7 +108,7 @@ func (g *Group) Leader() string {
 	switch {
 	case r == nil:
 		return i.order.leader()
-	case g.host.sleepers.restarted(r):
+	case g.node.Restarted(r):
 		return ""
 	}
 	return r.leader
@@ -102,7 +118,7 @@ func (g *Group) Leader() string {
 func (g *Group) Progress() replica.Progress {
 	i, r := g.read()
 	if r != nil {
-		return r.progress(g.host.config.Node)
+		return r.progress(g.node.config.Node)
 	}
 	return i.order.progress()
 }
@@ -193,7 +209,7 @@ func (g *Group) LiftQuarantine() error {
 // The locks that f takes must be released by defer, or hold nothing that can
 // panic: what has the lock after a panic keeps it for ever.
 func (g *Group) Guard(doing string, f func()) (ok bool) {
-	_ = g.with(nil, func(i *instance) error { // or it has ended, and nothing is done
+	_ = g.with(nil, func(i *Instance) error { // or it has ended, and nothing is done
 		ok = i.guard.run(doing, f)
 		return nil
 	})
@@ -209,10 +225,10 @@ func (g *Group) View(f func(m *queue.Machine)) {
 				return
 			}
 		}
-		if r := g.asleep.Load(); r != nil && r.view(g.host, &g.spec, f) {
+		if r := g.asleep.Load(); r != nil && r.view(g.node, &g.spec, f) {
 			return
 		}
-		if g.wake() == nil {
+		if g.Wake() == nil {
 			return
 		}
 	}
@@ -227,7 +243,7 @@ func (g *Group) View(f func(m *queue.Machine)) {
 // hashed outside of the lock.
 func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
 	end := time.Now().Add(wait)
-	err = g.with(replica.ErrNotReached, func(i *instance) (err error) {
+	err = g.with(replica.ErrNotReached, func(i *Instance) (err error) {
 		index, hash, err = i.applier.probes.HashAt(at, time.Until(end), i.Ending())
 		return err
 	})
@@ -235,8 +251,8 @@ func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string
 }
 
 // with does something with the instance, which does not fall asleep meanwhile. It returns ended if the group has ended.
-func (g *Group) with(ended error, f func(i *instance) error) error {
-	for g.wake() != nil {
+func (g *Group) with(ended error, f func(i *Instance) error) error {
+	for g.Wake() != nil {
 		if i := g.awake(); i != nil && i.users.begin() {
 			defer i.users.end()
 			return f(i)
@@ -251,32 +267,45 @@ func (g *Group) with(ended error, f func(i *instance) error) error {
 // that was applied when it began. It may fail because a snapshot was replaced
 // meanwhile; then it can be tried again, with a new reader.
 func (g *Group) Replay(to Replayer) error {
-	return g.with(ErrNoHistory, func(i *instance) error { return i.Replay(to) })
+	return g.with(ErrNoHistory, func(i *Instance) error {
+		if i.store == nil {
+			return ErrNoHistory
+		}
+		s, err := replay(i.store, i.order.applied(), to)
+		return errors.Join(err, s.Failure())
+	})
 }
 
 // Resync reads the messages a consumer holds after a delivery, up to the size limit of an answer,
 // and sends them in order among the deliveries, together with the notice of messages taken from
 // the consumer or of its cancellation. Only the leader answers. It does not wait for a group that sleeps.
 func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
-	g.soon(func(i *instance) { i.Resync(to, after) })
+	g.soon(func(i *Instance) {
+		defer i.guard.contain("answer a resync")
+		i.applier.resync(to, after, func() bool { return i.leadership.term.Load() != 0 })
+	})
 }
 
 // Recall answers what has been applied of a session's commands from a number on, and first says which one
 // is expected next (fsm.Gap), be it the first of these: what is before that is on its way to an answer.
 // Only the leader does this. It does not wait for a group that sleeps.
 func (g *Group) Recall(s fsm.SessionID, from uint64) {
-	g.soon(func(i *instance) { i.Recall(s, from) })
+	g.soon(func(i *Instance) {
+		i.proposer.recall(func() {
+			i.applier.recall(s, from, func(next uint64) uint64 { return i.proposer.expects(s, next) })
+		})
+	})
 }
 
 // soon does something with the instance, now or when the group is awake.
-func (g *Group) soon(f func(i *instance)) {
+func (g *Group) soon(f func(i *Instance)) {
 	if i := g.awake(); i != nil && i.users.begin() {
 		defer i.users.end()
 		f(i)
 		return
 	}
-	g.host.tasks.Go(func() {
-		_ = g.with(nil, func(i *instance) error { // or it has ended, and there is nobody to answer
+	g.node.Tasks.Go(func() {
+		_ = g.with(nil, func(i *Instance) error { // or it has ended, and there is nobody to answer
 			f(i)
 			return nil
 		})
@@ -285,8 +314,9 @@ func (g *Group) soon(f func(i *instance)) {
 
 // Payload reads the payload of one message. It may be gone if the message is.
 func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
-	if i := g.wake(); i != nil {
-		return i.Payload(ref)
+	if i := g.Wake(); i != nil {
+		defer i.outgoing.steps.Add(1)
+		return i.order.payload(ref)
 	}
 	return nil, errReleased
 }
@@ -295,34 +325,55 @@ func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
 // acknowledged the entry, or if the entry is ahead of what is sent now. What is in memory here should be
 // there, too; if not, the member says so (Missed).
 func (g *Group) HeldBy(node string, ref fsm.Ref) (at Shared, ok bool) {
-	if i := g.awake(); i != nil {
-		return i.HeldBy(node, ref)
+	i := g.awake()
+	if i == nil {
+		return Shared{}, false
 	}
-	return Shared{}, false
+	lead := i.leadership.serving()
+	if i.store == nil || lead == 0 || i.sharing.since(node) >= ref.Index {
+		return Shared{}, false
+	}
+	payloads, term := i.store.Recent(ref.Index)
+	if payloads == nil || i.Reached(node, lead).Index < ref.Index && i.Transport().Sent(node, lead) < ref.Index {
+		return Shared{}, false
+	}
+	return Shared{ref, term}, true
 }
 
 // Missed notes that a node has not found a payload where it was said to be: it may have begun after the
 // entries that there are, or have let go of them. It is sent what they carried.
 func (g *Group) Missed(node string) {
-	if i := g.awake(); i != nil {
-		i.Missed(node)
+	if i := g.awake(); i != nil && i.store != nil && i.order.opened() {
+		i.sharing.miss(node, i.order.applied())
 	}
 }
 
 // Stored returns a payload that a leader shares with this member; nil: it is not in memory. The entry may
 // still be on its way into the log, where its arrival ends.
 func (g *Group) Stored(at Shared) []byte {
-	if i := g.running.Load(); i != nil {
-		return i.Stored(at)
+	i := g.running.Load()
+	if i == nil || i.store == nil {
+		return nil
 	}
-	return nil
+	payloads := i.node.config.Mesh.Arriving(i.spec.Group, at.Index, at.Term)
+	if payloads == nil {
+		var term uint64
+		if payloads, term = i.store.Recent(at.Index); term != at.Term {
+			return nil
+		}
+	}
+	end := uint64(at.Offset) + uint64(at.Size)
+	if end > uint64(len(payloads)) {
+		return nil
+	}
+	return payloads[at.Offset:end:end]
 }
 
 // Now returns the stamp an entry would get. Only the leader knows it.
 func (g *Group) Now() fsm.Time {
 	i, r := g.read()
 	if r != nil {
-		return r.now(g.host)
+		return r.now(g.node)
 	}
 	return i.proposer.now()
 }
@@ -330,32 +381,32 @@ func (g *Group) Now() fsm.Time {
 // Barrier lets followers learn what is committed, by committing an entry without content. Only the
 // leader can do this.
 func (g *Group) Barrier(timeout time.Duration) error {
-	return g.change(func(i *instance) error { return i.order.barrier(timeout) })
+	return g.with(replica.ErrNotLeading, func(i *Instance) error { return i.order.barrier(timeout) })
 }
 
 // Expire proposes ticks until nothing is due, so that counts read afterwards include no expired
 // message. It gives up after timeout.
 func (g *Group) Expire(timeout time.Duration) error {
-	if r := g.asleep.Load(); r != nil && r.leads && (r.stats.NextDeadline == 0 || r.stats.NextDeadline > r.now(g.host)) {
+	if r := g.asleep.Load(); r != nil && r.leads && (r.stats.NextDeadline == 0 || r.stats.NextDeadline > r.now(g.node)) {
 		return nil
 	}
-	return g.change(func(i *instance) error { return i.Expire(timeout) })
+	return g.with(replica.ErrNotLeading, func(i *Instance) error { return i.Expire(timeout) })
 }
 
 // Add makes a node a non-voting member. Only the leader can do this.
 func (g *Group) Add(node string) error {
-	return g.change(func(i *instance) error { return i.Add(node) })
+	return g.with(replica.ErrNotLeading, func(i *Instance) error { return i.Add(node) })
 }
 
 // Promote gives a member a vote. Only the leader can do this.
 func (g *Group) Promote(node string) error {
-	return g.change(func(i *instance) error { return i.Promote(node) })
+	return g.with(replica.ErrNotLeading, func(i *Instance) error { return i.Promote(node) })
 }
 
 // Remove removes a node from the members. Only the leader can do this, and it cannot remove
 // itself: it has to transfer its leadership first.
 func (g *Group) Remove(node string) error {
-	return g.change(func(i *instance) error { return i.Remove(node) })
+	return g.with(replica.ErrNotLeading, func(i *Instance) error { return i.Remove(node) })
 }
 
 // Transfer makes another member the leader and returns when this replica no
@@ -367,18 +418,21 @@ func (g *Group) Remove(node string) error {
 // win in time, this replica goes on, and refuses the next attempts for a while:
 // each of them stops the queue for a moment.
 func (g *Group) Transfer(to string) error {
-	return g.change(func(i *instance) error { return i.Transfer(to) })
+	return g.with(replica.ErrNotLeading, func(i *Instance) error { return i.Transfer(to) })
 }
 
 // Snapshot writes a snapshot now, and waits for it. Nothing is written if nothing was applied since the last
 // one.
 func (g *Group) Snapshot(ctx context.Context) error {
-	return g.change(func(i *instance) error { return i.Snapshot(ctx) })
-}
-
-// change does what only a leader that is awake does.
-func (g *Group) change(f func(i *instance) error) error {
-	return g.with(replica.ErrNotLeading, f)
+	return g.with(replica.ErrNotLeading, func(i *Instance) error {
+		if i.IsLocal() {
+			return ErrNoLog
+		}
+		if err := i.attendant.Snapshot(ctx); !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+			return err
+		}
+		return nil
+	})
 }
 
 // Submit queues commands for the log. Those for a leader that sleeps wait until it is awake.
@@ -394,23 +448,23 @@ func (g *Group) Submit(b Batch) error {
 		return i.proposer.submit(b)
 	case !r.leads || g.ended.Load():
 		return replica.ErrNotLeading
-	case g.host.withdrawn.Load():
-		g.call() // so that others hear that it must not lead
+	case g.node.withdrawn.Load():
+		g.Call() // so that others hear that it must not lead
 		return replica.ErrNotLeading
 	case len(g.waiting) >= maxWaiting:
 		return ErrFull
 	}
 	g.waiting = append(g.waiting, b)
-	g.call()
+	g.Call()
 	return nil
 }
 
-// call wakes the group without waiting for it.
-func (g *Group) call() {
+// Call wakes the group without waiting for it.
+func (g *Group) Call() {
 	if g.calling.CompareAndSwap(false, true) {
-		g.host.tasks.Go(func() {
+		g.node.Tasks.Go(func() {
 			g.calling.Store(false)
-			g.wake()
+			g.Wake()
 		})
 	}
 }

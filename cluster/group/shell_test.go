@@ -10,7 +10,7 @@ import (
 // TestReadsWhileItFallsAsleep: whoever reads a group gets its record or its instance, also while it changes between
 // these.
 func TestReadsWhileItFallsAsleep(t *testing.T) {
-	g, i, r := &Group{}, &instance{}, &record{}
+	g, i, r := &Group{}, &Instance{}, &Record{}
 	g.running.Store(i)
 	var over atomic.Bool
 	var readers sync.WaitGroup

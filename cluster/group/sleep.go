@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
@@ -25,9 +26,11 @@ const (
 	// maxStateBytes is how large a state may be that a record keeps encoded. A larger one costs as much memory
 	// as the machine, which is kept in its place.
 	maxStateBytes = 1 << 10
+	// sleepless bounds how many times longer a group is idle before it sleeps again if it was soon woken each time.
+	sleepless = 32
 )
 
-// record is what is left of a replica that sleeps.
+// Record is what is left of a replica that sleeps.
 //
 //	R1: all of the log up to at is committed and applied, and nobody waits for an answer or an effect of it.
 //	R2: leads ⇒ the raft of this process led in the term at.raft until it ended: no entry of that term exists
@@ -38,8 +41,8 @@ const (
 //	R5: every request of raft wakes the group first.
 //	R6: stats are the machine's, the deadline among them: the leader's node wakes the group for it.
 //	R7: isUnborn ⇒ at is foundedAt, and nothing of the group is stored but what it was founded with.
-type record struct {
-	at       recordedAt
+type Record struct {
+	at       RecordedAt
 	leads    bool
 	elected  bool   // by the voter: nobody has served in the term
 	leader   string // its node; empty: unknown
@@ -73,15 +76,15 @@ type record struct {
 	woken   bool
 }
 
-// recordedAt is a position in the log, and raft's term at that time, which may be a later one.
-type recordedAt struct {
+// RecordedAt is a position in the log, and raft's term at that time, which may be a later one.
+type RecordedAt struct {
 	replica.Position
-	raft uint64
+	Raft uint64
 }
 
 // progress is Group.Progress.
-func (r *record) progress(node string) replica.Progress {
-	p := replica.Progress{Role: "follower", Term: r.at.raft, Last: r.at.Index, Commit: r.at.Index, Applied: r.at.Index}
+func (r *Record) progress(node string) replica.Progress {
+	p := replica.Progress{Role: "follower", Term: r.at.Raft, Last: r.at.Index, Commit: r.at.Index, Applied: r.at.Index}
 	if r.leads {
 		p.Role = "leader"
 	}
@@ -95,21 +98,21 @@ func (r *record) progress(node string) replica.Progress {
 }
 
 // now is the stamp that an entry would get.
-func (r *record) now(h *Host) fsm.Time {
+func (r *Record) now(n *Node) fsm.Time {
 	if r.leads {
 		return r.stamper.Peek()
 	}
-	return h.config.Clock.Now()
+	return n.config.Clock.Now()
 }
 
 // view runs f on the machine, unless that is about to be woken.
-func (r *record) view(h *Host, spec *Spec, f func(m *queue.Machine)) bool {
+func (r *Record) view(n *Node, spec *Spec, f func(m *queue.Machine)) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.woken {
 		return false
 	}
-	m := r.held(h, spec)
+	m := r.held(n, spec)
 	if m != nil {
 		f(m)
 	}
@@ -117,12 +120,12 @@ func (r *record) view(h *Host, spec *Spec, f func(m *queue.Machine)) bool {
 }
 
 // take gives the machine away; nil: it cannot be made, and the replica is opened from its disk.
-func (r *record) take(h *Host, spec *Spec) *queue.Machine {
+func (r *Record) take(n *Node, spec *Spec) *queue.Machine {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var m *queue.Machine
 	if !r.woken {
-		m = r.held(h, spec)
+		m = r.held(n, spec)
 	}
 	if m != nil {
 		r.checkMachine(m)
@@ -132,7 +135,7 @@ func (r *record) take(h *Host, spec *Spec) *queue.Machine {
 }
 
 // held returns the machine, or nil. The caller holds mu.
-func (r *record) held(h *Host, spec *Spec) *queue.Machine {
+func (r *Record) held(n *Node, spec *Spec) *queue.Machine {
 	if r.machine != nil {
 		return r.machine
 	}
@@ -140,18 +143,18 @@ func (r *record) held(h *Host, spec *Spec) *queue.Machine {
 	var err error
 	switch {
 	case r.state != nil:
-		if m, err = queue.Restored(spec.Name, spec.Queue, h.config.Newest, bytes.NewReader(r.state)); err != nil && !r.stored {
-			h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the state that it sleeps with: %v", spec.Group, err))
+		if m, err = queue.Restored(spec.Name, spec.Queue, n.config.Newest, bytes.NewReader(r.state)); err != nil && !r.stored {
+			n.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the state that it sleeps with: %v", spec.Group, err))
 		}
 	case !r.stored:
-		return h.newMachine(*spec) // nothing has happened in the queue
+		return n.newMachine(*spec) // nothing has happened in the queue
 	default:
-		if m, err = replayed(h, spec, r.at.Index); err == nil {
+		if m, err = replayed(n, spec, r.at.Index); err == nil {
 			r.machine = m
 		}
 	}
 	if err != nil {
-		h.config.Logger.Warn("the state of a queue that slept cannot be made", "group", spec.Group, "error", err)
+		n.config.Logger.Warn("the state of a queue that slept cannot be made", "group", spec.Group, "error", err)
 		r.woken = true
 		return nil
 	}
@@ -159,7 +162,7 @@ func (r *record) held(h *Host, spec *Spec) *queue.Machine {
 }
 
 // keep puts the machine into the record, encoded if that is small.
-func (r *record) keep(m *queue.Machine) {
+func (r *Record) keep(m *queue.Machine) {
 	r.machine, r.stats, r.settings = m, StatsOf(m), m.Config()
 	r.sessions, r.suspected = m.SessionNodes(), m.SuspectedNodes()
 	if s := &r.stats; s.Ready.Messages+s.Unacknowledged.Messages > 0 || s.Consumers > 0 {
@@ -171,9 +174,9 @@ func (r *record) keep(m *queue.Machine) {
 	}
 }
 
-// sleep puts a replica to sleep that is level with the others. A leader does so when mayRest says that its members
+// Sleep puts a replica to sleep that is level with the others. A leader does so when mayRest says that its members
 // do, and nothing of it is under way. It reports whether the group sleeps.
-func (g *Group) sleep(mayRest func(i *instance) bool) bool {
+func (g *Group) Sleep(mayRest func(i *Instance) bool) bool {
 	g.changing.Lock()
 	defer g.changing.Unlock()
 	i := g.running.Load()
@@ -189,37 +192,37 @@ func (g *Group) sleep(mayRest func(i *instance) bool) bool {
 	}
 	r := i.rest(led)
 	r.store(i.store, &g.spec)
-	g.host.sleepers.shared.shrink(r)
+	g.node.shared.shrink(r)
 	g.put(r)
 	g.running.Store(nil)
-	g.host.groups.forget(i)
-	r.unload(g.host, g.spec.Group)
-	if !r.level || r.missed.Load() || g.host.config.Mesh.Waits(g.spec.Group) {
-		g.call()
+	i.attendant.Ended()
+	r.unload(g.node, g.spec.Group)
+	if !r.level || r.missed.Load() || g.node.config.Mesh.Waits(g.spec.Group) {
+		g.Call()
 	}
 	if r.leads {
-		g.arm(r)
+		r.arm(g)
 	}
-	g.checkArmed(r)
+	r.checkArmed(g)
 	return true
 }
 
-// idleAfter is for how long nothing has to happen before the group sleeps.
-func (g *Group) idleAfter() time.Duration {
-	return g.host.config.IdleAfter * time.Duration(max(1, g.sleepless.Load()))
+// IdleAfter is for how long nothing has to happen before the group sleeps.
+func (g *Group) IdleAfter() time.Duration {
+	return g.node.config.IdleAfter * time.Duration(max(1, g.sleepless.Load()))
 }
 
 // slept takes account of a nap: who is woken soon sleeps later next time.
-func (g *Group) slept(r *record) {
+func (g *Group) slept(r *Record) {
 	times := int64(1)
-	if time.Since(r.since) < 2*g.host.config.IdleAfter {
+	if time.Since(r.since) < 2*g.node.config.IdleAfter {
 		times = min(2*max(1, g.sleepless.Load()), sleepless)
 	}
 	g.sleepless.Store(times)
 }
 
 // doze has a leader take nothing more, if nothing is under way, and returns its term; a follower's is 0.
-func (i *instance) doze(mayRest func(i *instance) bool) (led uint64, ok bool) {
+func (i *Instance) doze(mayRest func(i *Instance) bool) (led uint64, ok bool) {
 	l := &i.leadership
 	if !l.changing.TryLock() {
 		return 0, false // whoever has it may wait for other members
@@ -267,7 +270,7 @@ func (u *users) close() bool { return u.n.CompareAndSwap(0, closedUsers) }
 func (u *users) reopen() { u.n.Add(-closedUsers) }
 
 // rouse has a leader go on that was about to sleep.
-func (i *instance) rouse(led uint64) {
+func (i *Instance) rouse(led uint64) {
 	if i.proposer.missed() {
 		i.announceAgain(led)
 		return
@@ -277,26 +280,26 @@ func (i *instance) rouse(led uint64) {
 }
 
 // rest ends the instance and records where it was. If the record is not level, the group has to be woken again.
-func (i *instance) rest(led uint64) (r *record) {
+func (i *Instance) rest(led uint64) (r *Record) {
 	_, before := i.Role()
-	r = &record{since: time.Now(), leads: led != 0, leader: i.order.leader(), replay: i.usage.replay.Load(), snapshot: i.order.snapshot()}
+	r = &Record{since: time.Now(), leads: led != 0, leader: i.order.leader(), replay: i.usage.replay.Load(), snapshot: i.order.snapshot()}
 	future := i.Raft().GetConfiguration()
 	r.config, r.configAt = future.Configuration(), future.Index()
 	r.members = i.Configuration()
 	if r.leads {
 		r.leader = i.Node()
-		r.setLacking(i.host.sleepers.voter.unreachable(r.members))
+		r.setLacking(i.node.unreachable(r.members))
 	}
 	i.close() // R2: what raft has taken until it has ended is in the log
-	i.host.elections.End(i.spec.Group)
+	i.node.Elections.End(i.spec.Group)
 	term, err := i.store.GetUint64([]byte(raftlog.TermKey))
 	if err != nil {
-		i.host.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the term that it sleeps in: %v", i.spec.Group, err))
+		i.node.fail(replica.CodeDamaged, fmt.Sprintf("group %d: the term that it sleeps in: %v", i.spec.Group, err))
 	}
 	r.unborn.Store(i.store.IsUnborn())
 	r.origin, r.live = i.store.Origin(), uint64(i.store.LiveBytes())
 	is := i.Raft()
-	r.at = recordedAt{i.PositionOf(is.AppliedIndex()), term}
+	r.at = RecordedAt{i.PositionOf(is.AppliedIndex()), term}
 	r.leads = r.leads && term == led
 	last, _ := i.store.LastIndex() // it has no errors
 	a := &i.applier
@@ -314,7 +317,7 @@ func (i *instance) rest(led uint64) (r *record) {
 	if !r.leads && (term != before || led != 0) { // it may have lost its term since it was asked whether it leads
 		r.leader, r.level = "", false
 	}
-	i.host.sleepers.sign(r)
+	i.node.sign(r)
 	r.missed.Store(i.proposer.missed())
 	if r.leads {
 		r.stamper = i.proposer.stamp()
@@ -327,14 +330,14 @@ func (i *instance) rest(led uint64) (r *record) {
 
 // unload has the store forget the log of a queue without messages, which is all on disk. Otherwise, or if something
 // uses it, it stays in memory.
-func (r *record) unload(h *Host, id fsm.GroupID) {
+func (r *Record) unload(n *Node, id fsm.GroupID) {
 	if r.level && r.state != nil {
-		h.config.Store.Unload(id)
+		n.config.Store.Unload(id)
 	}
 }
 
-// wake returns the instance of a group that may sleep, and waits until it is as it was; nil: the group has ended.
-func (g *Group) wake() *instance {
+// Wake returns the instance of a group that may sleep, and waits until it is as it was; nil: the group has ended.
+func (g *Group) Wake() *Instance {
 	if i := g.awake(); i != nil {
 		return i
 	}
@@ -347,36 +350,36 @@ func (g *Group) wake() *instance {
 	case g.ended.Load():
 		return nil
 	}
-	r = g.current(r)
+	r = r.current(g)
 	g.slept(r)
-	i := g.host.resume(g, r)
+	i := g.node.resume(g, r)
 	g.settle(i, r)
-	g.host.attend(i, r)
+	i.attendant.Woken(r)
 	return i
 }
 
 // current is the record of a group that is about to wake, or in its place one with what is known by now: that the leader's
 // node was restarted, and of one that was on disk the term that the store has heard of.
-func (g *Group) current(r *record) *record {
+func (r *Record) current(g *Group) *Record {
 	at, leader := r.at, r.leader
-	if g.host.sleepers.restarted(r) {
+	if g.node.Restarted(r) {
 		leader = ""
 	}
 	if r.stored && !r.leads {
-		at.raft = storedTerm(g.host, g.spec.Group, at.raft)
+		at.Raft = storedTerm(g.node, g.spec.Group, at.Raft)
 	}
 	if at == r.at && leader == r.leader {
 		return r
 	}
-	now := r.in(at.raft, leader)
+	now := r.in(at.Raft, leader)
 	now.process = r.process
 	g.put(now)
 	return now
 }
 
 // storedTerm is the term in the group's store, unless that is earlier.
-func storedTerm(h *Host, id fsm.GroupID, known uint64) uint64 {
-	log, err := h.config.Store.Group(id)
+func storedTerm(n *Node, id fsm.GroupID, known uint64) uint64 {
+	log, err := n.config.Store.Group(id)
 	if err != nil {
 		return known // it is opened next
 	}
@@ -386,7 +389,7 @@ func storedTerm(h *Host, id fsm.GroupID, known uint64) uint64 {
 
 // settle has everybody turn to the instance. A leader that does not serve yet waits for other members, and nobody waits
 // for it: what has been submitted to it goes on when it serves, or back.
-func (g *Group) settle(i *instance, r *record) {
+func (g *Group) settle(i *Instance, r *Record) {
 	g.mu.Lock()
 	waiting := g.waiting
 	g.waiting = nil
@@ -401,8 +404,8 @@ func (g *Group) settle(i *instance, r *record) {
 	}
 	switch {
 	case begins:
-		g.host.tasks.Go(func() {
-			i.review()
+		g.node.Tasks.Go(func() {
+			i.Review()
 			tellRefused(i, submitAll(i, waiting))
 			deny(i)
 		})
@@ -414,7 +417,7 @@ func (g *Group) settle(i *instance, r *record) {
 }
 
 // submitAll submits what has waited for the group to wake, and returns what was refused.
-func submitAll(i *instance, waiting []Batch) (refused []Batch) {
+func submitAll(i *Instance, waiting []Batch) (refused []Batch) {
 	for _, b := range waiting {
 		if i.proposer.submit(b) != nil {
 			refused = append(refused, b)
@@ -424,14 +427,14 @@ func submitAll(i *instance, waiting []Batch) (refused []Batch) {
 }
 
 // tellRefused tells those who have submitted batches that they have to do so again.
-func tellRefused(i *instance, batches []Batch) {
+func tellRefused(i *Instance, batches []Batch) {
 	for _, from := range origins(nil, batches) {
-		i.host.config.Outside.Undecided(i.shell, from)
+		i.node.config.Outside.Undecided(i.shell, from)
 	}
 }
 
 // deny tells everybody that this replica does not lead if that is so.
-func deny(i *instance) {
+func deny(i *Instance) {
 	l := &i.leadership
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -442,28 +445,28 @@ func deny(i *instance) {
 
 // resume runs the raft of a group that sleeps again, from where it was: a leader in its term, without a vote. It
 // waits for no other member.
-func (h *Host) resume(g *Group, r *record) *instance {
-	h.ticker.remove(g)
-	store, err := h.config.Store.Group(g.spec.Group)
+func (n *Node) resume(g *Group, r *Record) *Instance {
+	n.Ticker.Remove(g)
+	store, err := n.config.Store.Group(g.spec.Group)
 	if err != nil {
-		h.fail(replica.CodeDamaged, fmt.Sprintf("group %d: open its log: %v", g.spec.Group, err))
+		n.fail(replica.CodeDamaged, fmt.Sprintf("group %d: open its log: %v", g.spec.Group, err))
 	}
-	if r.isUnborn() {
+	if r.IsUnborn() {
 		store.Found(founding(&g.spec))
 	}
-	r.checkWake(store, h.config.Node)
+	r.checkWake(store, n.config.Node)
 	if r.stored {
 		r.origin = store.Origin()
 	}
-	m := r.take(h, &g.spec)
+	m := r.take(n, &g.spec)
 	lives := m != nil && !r.failed
 	if !lives { // raft reads it from the disk
-		m = h.newMachine(g.spec)
+		m = n.newMachine(g.spec)
 	}
-	i := newInstance(h, g, store, m, groupLogger(h.config.Logger, &g.spec))
+	i := newInstance(n, g, store, m, groupLogger(n.config.Logger, &g.spec))
 	i.applier.log = store
 	i.order = replicated{i}
-	i.leadership.withdrawn = &h.withdrawn
+	i.leadership.withdrawn = &n.withdrawn
 	if lives {
 		i.applier.origin = r.origin
 		store.Started(m.Live, m.Index())
@@ -471,13 +474,13 @@ func (h *Host) resume(g *Group, r *record) *instance {
 		i.resumes = r
 	}
 	if r.serves() {
-		i.resumed.Store(r.at.raft)
+		i.resumed.Store(r.at.Raft)
 	}
 	if err := i.openRaft(); err != nil {
-		h.fail(replica.CodeDamaged, err.Error())
+		n.fail(replica.CodeDamaged, err.Error())
 	}
 	g.running.Store(i)
-	h.groups.woken(i)
+	i.attendant.Resumed()
 	is := i.Raft()
 	if r.leads {
 		limit := time.NewTimer(resumeWait)
@@ -490,60 +493,39 @@ func (h *Host) resume(g *Group, r *record) *instance {
 		}
 	}
 	if term, leads := i.LeadsIn(); leads && term == i.resumed.Load() {
-		i.review() // R1: there is nothing to wait for
+		i.Review() // R1: there is nothing to wait for
 	}
 	return i
 }
 
-// attend has the host act on changes of an instance that has woken, and on those that it has missed.
-func (h *Host) attend(i *instance, r *record) {
-	is := i.Raft()
-	is.RegisterObserver(raft.NewObserver(h.observed, true, wanted))
-	if i.IsLearner() {
-		h.learners.Begin(i.spec.Group, i)
-	}
-	if leads := i.IsLeader(); leads != (i.leadership.term.Load() != 0) {
-		if !leads {
-			i.TenureEnded()
-		}
-		h.tasks.Go(i.review)
-	}
-	switch leader := i.Replica.Leader(); {
-	case leader != "":
-		h.leaderSeen(i, leader)
-	case r.leads, r.leader == "", !h.config.Mesh.Alive(r.leader):
-		h.elections.Begin(i)
-	}
-}
-
 // arm has the node wake the group when something is due.
-func (g *Group) arm(r *record) {
+func (r *Record) arm(g *Group) {
 	if r.stats.NextDeadline != 0 {
-		g.host.ticker.arm(g, r.stamper.Wait(r.stats.NextDeadline), 0)
+		g.node.Ticker.Arm(g, r.stamper.Wait(r.stats.NextDeadline), 0)
 	}
 }
 
-// fire implements alarmed: what the machine waits for may be due.
-func (g *Group) fire() {
+// Fire implements Timed: what the machine waits for may be due.
+func (g *Group) Fire() {
 	switch r := g.asleep.Load(); {
 	case r == nil || r.stats.NextDeadline == 0:
 	case r.stamper.Wait(r.stats.NextDeadline) > 0:
-		g.arm(r)
+		r.arm(g)
 	default:
-		g.call()
+		g.Call()
 	}
 }
 
 // serves reports whether the replica serves as soon as it is awake: R1 and R2.
-func (r *record) serves() bool { return r.leads && r.level && !r.elected }
+func (r *Record) serves() bool { return r.leads && r.level && !r.elected }
 
 // resumption is where raft goes on.
-func (r *record) resumption() *replica.Resumption {
-	return &replica.Resumption{Leads: r.leads, Serves: r.serves(), Term: r.at.raft, At: r.at.Position, Members: r.config, MembersAt: r.configAt}
+func (r *Record) resumption() *replica.Resumption {
+	return &replica.Resumption{Leads: r.leads, Serves: r.serves(), Term: r.at.Raft, At: r.at.Position, Members: r.config, MembersAt: r.configAt}
 }
 
-// reconfigure has the group take up changed settings if this node leads it.
-func (g *Group) reconfigure() {
+// Reconfigure has the group take up changed settings if this node leads it.
+func (g *Group) Reconfigure() {
 	i, r := g.read()
 	if r == nil {
 		i.settings.change()
@@ -552,12 +534,87 @@ func (g *Group) reconfigure() {
 	if !r.leads {
 		return
 	}
-	want := g.host.wantedSettings(&g.spec)
-	if r.stats.Applied == 0 && !ends(want) {
+	want := g.node.wantedSettings(&g.spec)
+	if r.stats.Applied == 0 && !Ends(want) {
 		g.expect(want)
 		return
 	}
 	if want.Revision >= r.settings.GetRevision() && !proto.Equal(want, r.settings) {
-		g.wake()
+		g.Wake()
 	}
+}
+
+// put has a group sleep, or go on to sleep, as the record says.
+func (g *Group) put(r *Record) {
+	g.asleep.Store(r)
+	if g.node.Orphaned(r) {
+		g.node.Orphan(g)
+	}
+}
+
+// What follows is for those who decide what becomes of a group that sleeps.
+
+// At is where its log ends.
+func (r *Record) At() RecordedAt { return r.at }
+
+// Leads reports whether this node leads the group.
+func (r *Record) Leads() bool { return r.leads }
+
+// Elected reports whether it has been elected asleep: nobody has served in the term.
+func (r *Record) Elected() bool { return r.elected }
+
+// Leader is the node that leads; empty: it is unknown.
+func (r *Record) Leader() string { return r.leader }
+
+// Noted is since when that is the leader.
+func (r *Record) Noted() time.Time { return r.noted }
+
+// IsLevel reports whether everything in the log is applied.
+func (r *Record) IsLevel() bool { return r.level }
+
+// Due is when something happens by itself; 0: nothing does.
+func (r *Record) Due() fsm.Time { return r.stats.NextDeadline }
+
+// Members are the members of the group.
+func (r *Record) Members() []replica.Member { return r.members }
+
+// Wish notes that somebody waits for a leader, and reports whether that has gone on for long.
+func (r *Record) Wish(now time.Time) bool { return r.wish.note(now) }
+
+// WakesSoon notes that the leader is asked for, and reports whether those who ask may wait until it has woken, which may take
+// longer than they wait for answers. Not if it should be awake by now.
+func (r *Record) WakesSoon(now time.Time) bool {
+	r.sought.CompareAndSwap(0, now.UnixNano())
+	return now.UnixNano()-r.sought.Load() < int64(election.DeathPatience)
+}
+
+// MayLack reports whether a member may lack entries: its node was down.
+func (r *Record) MayLack(node string) bool { return slices.Contains(r.lacking(), node) }
+
+// LacksNothing notes that a member lacks nothing.
+func (r *Record) LacksNothing(node string) {
+	for was := r.lacks.Load(); was != nil && slices.Contains(*was, node); was = r.lacks.Load() {
+		left := slices.DeleteFunc(slices.Clone(*was), func(n string) bool { return n == node })
+		if r.lacks.CompareAndSwap(was, &left) {
+			return
+		}
+	}
+}
+
+// lacking are the members that may lack entries.
+func (r *Record) lacking() []string {
+	if p := r.lacks.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func (r *Record) setLacking(nodes []string) {
+	if len(nodes) == 0 {
+		r.lacks.Store(nil)
+		return
+	}
+	slices.Sort(nodes)
+	nodes = slices.Compact(nodes)
+	r.lacks.Store(&nodes)
 }

@@ -15,11 +15,11 @@ import (
 
 // checkRest checks R1 and R2 of a replica that has just fallen asleep. led is the term in which it led before, or 0. The
 // caller holds the lock of the applier.
-func (r *record) checkRest(i *instance, led uint64) {
+func (r *Record) checkRest(i *Instance, led uint64) {
 	if !invariants.Enabled {
 		return
 	}
-	invariants.Assert(!r.leads || led == r.at.raft, "R2: who sleeps as leader has led in the term to the end")
+	invariants.Assert(!r.leads || led == r.at.Raft, "R2: who sleeps as leader has led in the term to the end")
 	if r.level {
 		last := i.LastStored()
 		invariants.Assert(last == r.at.Index && i.Raft().AppliedIndex() == last && i.applier.has(last), "R1: all of the log is applied")
@@ -30,7 +30,7 @@ func (r *record) checkRest(i *instance, led uint64) {
 }
 
 // checkWake checks R3 and R4 of a replica that is about to wake: its log, term and vote are those that it sleeps with.
-func (r *record) checkWake(log *raftlog.Group, node string) {
+func (r *Record) checkWake(log *raftlog.Group, node string) {
 	if !invariants.Enabled || !r.level || r.failed {
 		return
 	}
@@ -40,14 +40,14 @@ func (r *record) checkWake(log *raftlog.Group, node string) {
 		value, err := log.Get([]byte(key))
 		return err == nil && bytes.Equal(value, want)
 	}
-	term := binary.BigEndian.AppendUint64(nil, r.at.raft)
+	term := binary.BigEndian.AppendUint64(nil, r.at.Raft)
 	invariants.Assert(is(raftlog.TermKey, term), "R3: term and record of a replica that sleeps change together")
 	invariants.Assert(!r.leads || is(raftlog.VoteTermKey, term) && is(raftlog.VotedForKey, []byte(node)), "R4: a leader that sleeps has its own vote")
 }
 
 // checkMachine checks that nothing has happened in a machine while its replica slept. Of one in which nothing ever has, the
 // record knows when the replica was made.
-func (r *record) checkMachine(m *queue.Machine) {
+func (r *Record) checkMachine(m *queue.Machine) {
 	if !invariants.Enabled || r.stats.Applied == 0 && m.Index() == 0 {
 		return
 	}
@@ -59,12 +59,9 @@ func (r *record) checkMachine(m *queue.Machine) {
 }
 
 // checkArmed checks R6 of a leader that has just fallen asleep: its node wakes it for what is due.
-func (g *Group) checkArmed(r *record) {
+func (r *Record) checkArmed(g *Group) {
 	if !invariants.Enabled || !r.leads || r.stats.NextDeadline == 0 || r.stamper.Wait(r.stats.NextDeadline) < time.Second {
 		return // the heap may have it no more
 	}
-	t := g.host.ticker
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	invariants.Assert(t.at[g] != nil, "R6: the leader's node wakes a group for what is due")
+	invariants.Assert(g.node.Ticker.Has(g), "R6: the leader's node wakes a group for what is due")
 }

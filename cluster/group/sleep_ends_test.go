@@ -1,19 +1,17 @@
 package group
 
 import (
-	"bytes"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/fsm/queue"
 )
 
 // restless lets groups sleep only when a test says so.
-func restless(c *Config) {
+func restless(c *HostConfig) {
 	sleepy(c)
 	c.IdleAfter = time.Hour
 }
@@ -28,7 +26,7 @@ func TestLeaderThatStaysAwakeGoesOn(t *testing.T) {
 	o := c.host(g).outside
 	tried, told := false, 0
 	await(t, "it is about to sleep", func() bool {
-		if g.sleep(func(*instance) bool {
+		if g.Sleep(func(*Instance) bool {
 			o.mu.Lock()
 			told = len(o.terms)
 			o.mu.Unlock()
@@ -72,15 +70,15 @@ func TestLeaderThatFallsAsleepLeads(t *testing.T) {
 	})
 	for range 20 {
 		await(t, "it sleeps", func() bool {
-			return g.sleep(func(i *instance) bool {
+			return g.Sleep(func(i *Instance) bool {
 				if is := g.Leading(); is != term {
 					t.Errorf("about to sleep it leads in term %d, not %d", is, term)
 				}
-				_, idle := i.idle(0)
+				_, idle := i.Idle(0)
 				return idle
 			})
 		})
-		g.wake()
+		g.Wake()
 	}
 	close(done)
 	if asking.Wait(); in.Load() != term {
@@ -96,11 +94,11 @@ func TestGuardedStaysAwake(t *testing.T) {
 	c.mustTake(1, enqueues(1, -1, "a"), 1)
 	g := c.mustLead(1)
 	await(t, "it is idle", func() bool {
-		_, idle := g.in().idle(0)
+		_, idle := g.in().Idle(0)
 		return idle
 	})
 	if g.Guard("test", func() {
-		if g.sleep(func(*instance) bool { return true }) {
+		if g.Sleep(func(*Instance) bool { return true }) {
 			t.Error("it sleeps while something is done for it")
 		}
 		panic("on purpose")
@@ -112,34 +110,14 @@ func TestGuardedStaysAwake(t *testing.T) {
 	}
 }
 
-// A leader that sleeps says so at once to who asks for one, and wakes afterwards: on a busy machine, or with many groups that
-// are asked about, that takes longer than a candidate waits for answers. It does not to who knows of a later term, nor if it
-// has been asked for long, and does not wake.
-func TestSleeperSaysThatItLeads(t *testing.T) {
-	t.Parallel()
-	c := mustTrio(t, sleepy)
-	c.mustOpen(1)
-	c.mustTake(1, enqueues(1, -1, "a"), 1)
-	g := c.mustSleep(1)[0]
-	g.changing.Lock() // it does not wake
-	defer g.changing.Unlock()
-	other, r := c.other(g), g.asleep.Load()
-	ask := election.Item{Kind: election.ItemAsk, Group: 1, Term: r.at.raft, Position: r.at.Position}
-	if answer, wakes := g.host.sleepers.Heard(other.config.Node, ask); !wakes || !bytes.Equal(answer, election.AppendItem(nil, election.Led(1, r.at.raft, r.at.Position))) {
-		t.Errorf("it answers %v, and wakes: %v", answer, wakes)
+// Who asks for a leader that sleeps may wait for it to wake, but not for long.
+func TestWakesSoon(t *testing.T) {
+	r, now := &Record{}, time.Now()
+	if !r.WakesSoon(now) || !r.WakesSoon(now.Add(time.Second)) {
+		t.Error("it has no time to wake")
 	}
-	r.sought.Store(time.Now().Add(-time.Minute).UnixNano())
-	if answer, wakes := g.host.sleepers.Heard(other.config.Node, ask); !wakes || answer != nil {
-		t.Errorf("it should be awake for long, answers %v, and wakes: %v", answer, wakes)
-	}
-	r.sought.Store(0)
-	ask.Term++
-	if answer, wakes := g.host.sleepers.Heard(other.config.Node, ask); !wakes || answer != nil {
-		t.Errorf("who knows of a later term is answered %v, and it wakes: %v", answer, wakes)
-	}
-	follower := other.Group(1)
-	if answer, wakes := follower.host.sleepers.Heard(g.host.config.Node, ask); !wakes || answer != nil {
-		t.Errorf("a follower answers %v, and wakes: %v", answer, wakes)
+	if r.WakesSoon(now.Add(time.Minute)) {
+		t.Error("it should be awake for long")
 	}
 }
 
@@ -151,11 +129,11 @@ func TestSleepSeesWhatRaftTakes(t *testing.T) {
 	c.mustTake(1, enqueues(1, -1, "a"), 1)
 	for range 20 {
 		g := c.mustLead(1)
-		log, err := g.host.config.Store.Group(1)
+		log, err := g.node.config.Store.Group(1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.sleep(func(i *instance) bool {
+		g.Sleep(func(i *Instance) bool {
 			took := make(chan struct{})
 			go func() {
 				first := true
@@ -177,7 +155,7 @@ func TestSleepSeesWhatRaftTakes(t *testing.T) {
 				t.Fatalf("it sleeps at %d, its log ends at %d", r.at.Index, last)
 			}
 		}
-		g.wake()
+		g.Wake()
 	}
 	c.mustServe(1, 2)
 	for _, g := range all {
@@ -197,15 +175,15 @@ func TestSleepLosesTheTerm(t *testing.T) {
 	g := c.mustLead(1)
 	led := uint64(0)
 	await(t, "it has slept", func() bool {
-		return g.sleep(func(i *instance) bool {
+		return g.Sleep(func(i *Instance) bool {
 			led = i.Term()
-			i.host.config.Mesh.Resign(1, led+1, c.other(g).config.Node)
+			i.node.config.Mesh.Resign(1, led+1, c.other(g).config.Node)
 			await(t, "it has lost its term", func() bool { return i.Term() != led })
 			return true
 		})
 	})
 	if r := g.asleep.Load(); r != nil && r.leads {
-		t.Errorf("it sleeps as leader of %d, and led in %d", r.at.raft, led)
+		t.Errorf("it sleeps as leader of %d, and led in %d", r.at.Raft, led)
 	}
 	if leader := c.mustServe(1, 2); leader.Term() <= led {
 		t.Errorf("%d is led again", led)
@@ -218,13 +196,13 @@ func TestSleepersWakeForWhoLacks(t *testing.T) {
 	t.Parallel()
 	c, v, all := mustOpenValved(t)
 	g, away := all[0], all[2]
-	v.set(away.host.config.Node, true)
-	await(t, "it is down", func() bool { return !g.host.config.Mesh.Alive(away.host.config.Node) })
+	v.set(away.node.config.Node, true)
+	await(t, "it is down", func() bool { return !g.node.config.Mesh.Alive(away.node.config.Node) })
 	c.mustTake(1, enqueues(2, -1, "b"), 2)
 	await(t, "the others sleep", func() bool {
 		return !slices.ContainsFunc(all, func(r *Group) bool { return r != away && !r.Asleep() })
 	})
-	v.set(away.host.config.Node, false)
+	v.set(away.node.config.Node, false)
 	await(t, "it has everything", func() bool { return ready(away) == 2 })
 }
 
@@ -235,7 +213,7 @@ func TestLetterKeepsAwake(t *testing.T) {
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20, DeadLetter: true})
 	rests := func() bool {
 		i := g.in()
-		_, ok := i.idle(time.Millisecond)
+		_, ok := i.Idle(time.Millisecond)
 		return ok
 	}
 	await(t, "it could sleep", rests)
@@ -245,7 +223,7 @@ func TestLetterKeepsAwake(t *testing.T) {
 		return is
 	})
 	i := g.in()
-	await(t, "nothing is under way", func() bool { return !i.proposer.busy() && !i.watched.Load() })
+	await(t, "nothing is under way", func() bool { return !i.proposer.busy() && !i.attendant.Watched() })
 	if rests() {
 		t.Error("it could sleep with a letter")
 	}

@@ -10,10 +10,10 @@ import (
 )
 
 // in returns the instance of a group, which is woken for that.
-func (g *Group) in() *instance { return g.wake() }
+func (g *Group) in() *Instance { return g.Wake() }
 
 // sleepy lets groups sleep that are idle for a moment.
-func sleepy(c *Config) {
+func sleepy(c *HostConfig) {
 	c.Heartbeat, c.IdleAfter = 0, 20*time.Millisecond
 	c.Version, c.Newest = func() uint32 { return 3 }, 3
 }
@@ -51,7 +51,7 @@ func (c *trio) mustAgree(all []*Group, at uint64) {
 			want = hash
 		}
 		if hash != want {
-			c.t.Fatalf("the replica at %s has another state", g.host.config.Node)
+			c.t.Fatalf("the replica at %s has another state", g.node.config.Node)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func TestGroupSleepsAndWakes(t *testing.T) {
 		}
 		for _, r := range all {
 			if r.running.Load() != nil || r.Term() != term || r.Leader() != g.Leader() || r.Progress().Applied != g.AppliedIndex() || ready(r) != n {
-				t.Fatalf("the record of %s says %+v, %d ready", r.host.config.Node, r.Progress(), ready(r))
+				t.Fatalf("the record of %s says %+v, %d ready", r.node.config.Node, r.Progress(), ready(r))
 			}
 		}
 		o.mu.Lock()
@@ -119,36 +119,10 @@ func TestSleeperIsWokenForDeadline(t *testing.T) {
 	})
 }
 
-// What a group does while it falls asleep and wakes all the time, and its leader changes, is what its log says.
-func TestTermsWithSleep(t *testing.T) {
-	for _, d := range append(disturbances[:len(disturbances):len(disturbances)], disturbance{"sleeps", (*terms).sleeps}) {
-		t.Run(d.name, func(t *testing.T) {
-			t.Parallel()
-			c := mustTerms(t, sleepy)
-			c.traffic(20)
-			c.sleeps()
-			d.do(c)
-			c.traffic(20)
-			c.sleeps()
-			d.do(c)
-			c.verify()
-		})
-	}
-}
-
-// sleeps: all replicas sleep, and whichever is asked first wakes them.
-func (c *terms) sleeps() {
-	c.rest()
-	c.mustSleep(1)
-	c.publish(10, -1)
-	c.rest()
-	c.gather()
-}
-
 // A replica that ends before its machine has taken all that raft has handed to it has it when it wakes.
 func TestSleeperLacksNothing(t *testing.T) {
 	t.Parallel()
-	c := mustTrio(t, func(c *Config) {
+	c := mustTrio(t, func(c *HostConfig) {
 		sleepy(c)
 		c.IdleAfter = time.Hour
 	})
@@ -166,11 +140,11 @@ func TestSleeperLacksNothing(t *testing.T) {
 	}
 	i := f.running.Load()
 	await(t, "raft has handed all of them over", func() bool {
-		c.host(g).Group(1).running.Load().Remind(f.host.config.Node)
+		c.host(g).Group(1).running.Load().Remind(f.node.config.Node)
 		return i.Raft().AppliedIndex() == g.AppliedIndex()
 	})
 	slept := make(chan bool)
-	go func() { slept <- f.sleep(func(*instance) bool { return true }) }()
+	go func() { slept <- f.Sleep(func(*Instance) bool { return true }) }()
 	await(t, "it ends", i.IsClosed)
 	close(release)
 	if !<-slept {

@@ -61,17 +61,6 @@ func (g *Group) Stats() (s Stats) {
 	return s
 }
 
-// Those returns the groups for which f is true, in any order: Groups sorts. f must be quick; nil: all groups.
-func (h *Host) Those(f func(g *Group) bool) []*Group {
-	if f == nil {
-		f = func(*Group) bool { return true }
-	}
-	r := &h.groups
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return appendThose(appendThose(nil, r.replicated, f), r.local, f)
-}
-
 // StatsOf reads a machine. O(consumers).
 func StatsOf(m *queue.Machine) Stats {
 	all, config, next := m.Stats(), m.Config(), m.Outlook()

@@ -2,15 +2,12 @@ package group
 
 import (
 	"testing"
-	"time"
 
 	"github.com/hashicorp/raft"
-
-	"github.com/quorate/quorate/cluster/peer"
 )
 
 // noTimers leaves raft without timers, as in production.
-func noTimers(c *Config) { c.Heartbeat = 0 }
+func noTimers(c *HostConfig) { c.Heartbeat = 0 }
 
 // mustCut returns three hosts without timers of raft, and what cuts them off.
 func mustCut(t *testing.T) (*trio, *valve) {
@@ -25,7 +22,7 @@ func (c *trio) mustDepose(v *valve, old *Group) (leader *Group) {
 	v.set(old.in().Node(), true)
 	leader = c.other(old).Group(old.spec.Group)
 	await(c.t, "another member leads", func() bool {
-		leader.host.config.Mesh.Campaign(leader.spec.Group)
+		leader.node.config.Mesh.Campaign(leader.spec.Group)
 		return leader.Leading() != 0
 	})
 	return leader
@@ -84,9 +81,9 @@ func TestQuestionCostsNoEntry(t *testing.T) {
 	g, follower := all[0], all[1]
 	c.mustPublish(1, 1, 1)
 	before := mustHaveAll(t, all)
-	follower.host.elections.Begin(follower.in())
+	follower.node.Elections.Begin(follower.in())
 	await(t, "the leader has said so, and what is committed", func() bool {
-		return !follower.host.elections.Runs(1) && follower.AppliedIndex() == before
+		return !follower.node.Elections.Runs(1) && follower.AppliedIndex() == before
 	})
 	if last := g.in().LastIndex(); last != before {
 		t.Errorf("the log has grown from %d to %d", before, last)
@@ -127,53 +124,6 @@ func TestRemind(t *testing.T) {
 	await(t, "it has the next one", func() bool { return ready(follower) == 2 })
 }
 
-// A leader steps down when a majority of its voters has been out of reach for long.
-func TestOutnumbered(t *testing.T) {
-	s, now := &silences{}, time.Unix(1000, 0)
-	peers := []peer.PeerStatus{{Node: "n2"}, {Node: "n3", Alive: true}}
-	voters := []string{"n1", "n2", "n3"}
-	step := func(d time.Duration, want int, other string) {
-		t.Helper()
-		now = now.Add(d)
-		long := s.long(peers, now)
-		if got := outnumbered(voters, long); len(long) != want || got != other {
-			t.Errorf("%v are silent, it steps down for %q; want %d and %q", long, got, want, other)
-		}
-	}
-	step(0, 0, "")
-	step(majorityWait-1, 0, "")
-	step(1, 1, "") // one of two
-	peers[1].Alive = false
-	step(1, 1, "")
-	step(majorityWait, 2, "n3")
-	peers[0].Alive = true
-	step(1, 1, "")
-	peers[0].Alive = false
-	step(1, 1, "") // from anew
-	step(majorityWait, 2, "n3")
-	voters = []string{"n1", "n4", "n5"}
-	step(0, 2, "")
-	voters = []string{"n1", "n2"}
-	step(0, 2, "n2")
-}
-
-// The same on a host.
-func TestLeaderAloneStepsDown(t *testing.T) {
-	t.Parallel()
-	c, _ := mustCut(t)
-	g := c.mustOpen(1)[0]
-	term := g.Term()
-	g.host.stepDownAlone(g.in(), map[string]bool{c.other(g).config.Node: true})
-	if role, now := g.in().Role(); role != raft.Leader || now != term {
-		t.Fatalf("a leader with a majority is a %v of term %d", role, now)
-	}
-	silent := map[string]bool{"n1": true, "n2": true, "n3": true}
-	delete(silent, g.in().Node())
-	g.host.stepDownAlone(g.in(), silent)
-	await(t, "it has stepped down", func() bool { return g.Term() > term })
-	c.mustLead(1)
-}
-
 // A leadership can go to a member that has stood for election in the same term, and lost.
 func TestTransferToLoser(t *testing.T) {
 	t.Parallel()
@@ -182,7 +132,7 @@ func TestTransferToLoser(t *testing.T) {
 	g, loser := all[0], all[2]
 	v.set(loser.in().Node(), true)
 	await(t, "no link", func() bool { return !c.host(loser).linked(g.in().Node()) })
-	loser.host.config.Mesh.Campaign(1)
+	loser.node.config.Mesh.Campaign(1)
 	await(t, "a candidate", func() bool { role, term := loser.in().Role(); return role == raft.Candidate && term == g.Term()+1 })
 	next := all[1]
 	await(t, "another leader", func() bool {

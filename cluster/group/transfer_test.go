@@ -24,7 +24,7 @@ func TestGoesOnAfterFailedTransfer(t *testing.T) {
 	mustSubmit(t, g, enqueues(3, 500, "longer", "lives"))
 	n.outside.await(t, "answers", func() bool { return answered(n.outside.outcomes) == 4 })
 	g.in().proposer.transfer(true) // as Transfer does at its beginning
-	awaitAnswer(t, "the ticker has woken the group", func() bool { return !n.ticker.holds(&g.in().timer) })
+	awaitAnswer(t, "the ticker has woken the group", func() bool { return !g.node.Ticker.Has(&g.in().timer) })
 	if ready(g) != 2 {
 		t.Fatal("a leader that yields has proposed a tick")
 	}
@@ -40,13 +40,6 @@ func TestGoesOnAfterFailedTransfer(t *testing.T) {
 		g.View(func(m *queue.Machine) { yes = m.Config().DeliveryLimit == 7 && m.Config().Revision == 2 })
 		return yes
 	})
-}
-
-// holds reports whether the ticker will wake g.
-func (t *ticker) holds(g *timer) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.at[g] != nil
 }
 
 // awaitAnswer waits until it is yes.

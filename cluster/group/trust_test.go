@@ -145,7 +145,7 @@ func mustLose(t *testing.T, n *lone, g, other *Group) {
 	t.Helper()
 	before := g.Term()
 	if other != nil {
-		await(t, "a link", func() bool { return n.linked(other.host.config.Node) })
+		await(t, "a link", func() bool { return n.linked(other.node.config.Node) })
 	}
 	replica.Stand(n.mesh, 1, n.config.Node, g.in())
 	if other == nil {

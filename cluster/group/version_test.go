@@ -55,7 +55,7 @@ func TestTooOld(t *testing.T) {
 		runtime.Goexit() // as the process would
 	}
 	logger := slog.New(slog.DiscardHandler)
-	h := &Host{config: Config{Newest: 1, Exit: exit, Logger: logger}}
+	h := &Node{config: Config{Newest: 1, Exit: exit, Logger: logger}}
 	a := &applier{node: &applierNode{newest: 1, fail: h.fail}, machine: h.newMachine(Spec{Name: "q", Queue: 1})}
 	done := make(chan bool, 1)
 	go func() {

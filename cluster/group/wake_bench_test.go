@@ -20,7 +20,7 @@ func BenchmarkWake(b *testing.B) {
 
 func wakeMany(b *testing.B, config *QueueConfig) {
 	n := min(b.N, 200)
-	c := &dozers{trio: mustTrio(b, func(c *Config) {
+	c := &dozers{trio: mustTrio(b, func(c *HostConfig) {
 		sleepy(c)
 		c.IdleAfter = time.Hour // the benchmark has them sleep
 	}), seqs: map[fsm.GroupID]uint64{}}
@@ -84,19 +84,19 @@ func (c *dozers) publish(id fsm.GroupID) {
 func (c *dozers) rest(id fsm.GroupID) {
 	lead := c.hosts[0].Group(id)
 	i := lead.running.Load()
-	var at recordedAt
+	var at RecordedAt
 	c.until("nothing happens", func() (ok bool) {
-		at, ok = i.idle(0)
+		at, ok = i.Idle(0)
 		return ok
 	})
-	i.order.tellCommitted(at.raft)
+	i.order.tellCommitted(at.Raft)
 	for _, h := range c.hosts[1:] {
 		g := h.Group(id)
 		c.until("a follower sleeps", func() bool {
-			return g.sleep(func(i *instance) bool { return i.follows("n1", at) })
+			return g.Sleep(func(i *Instance) bool { return i.Follows("n1", at) })
 		})
 	}
-	c.until("the leader sleeps", func() bool { return lead.sleep(func(*instance) bool { return true }) })
+	c.until("the leader sleeps", func() bool { return lead.Sleep(func(*Instance) bool { return true }) })
 }
 
 // until waits for what is about to happen.

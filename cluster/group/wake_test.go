@@ -10,14 +10,14 @@ import (
 // once.
 func TestWakeIsOneEntry(t *testing.T) {
 	t.Parallel()
-	c, _, all := mustOpenValved(t, func(c *Config) { c.IdleAfter *= 10 })
+	c, _, all := mustOpenValved(t, func(c *HostConfig) { c.IdleAfter *= 10 })
 	at, term, syncs := all[0].AppliedIndex(), all[0].Term(), c.syncs()
 	mustSubmit(t, all[0], enqueues(2, -1, "b"))
 	await(t, "the message is taken", func() bool { return ready(all[0]) == 2 })
 	for _, g := range all {
 		await(t, "it has the entry", func() bool { return g.Progress().Last > at })
 		if p := g.Progress(); p.Last != at+1 || p.Term != term {
-			t.Errorf("%s: entry %d has become %d, term %d %d", g.host.config.Node, at, p.Last, term, p.Term)
+			t.Errorf("%s: entry %d has become %d, term %d %d", g.node.config.Node, at, p.Last, term, p.Term)
 		}
 	}
 	if n := c.syncs() - syncs; n > uint64(len(all)) {
@@ -30,7 +30,7 @@ func TestWakeWithoutEntry(t *testing.T) {
 	t.Parallel()
 	_, _, all := mustOpenValved(t)
 	term := all[0].Term()
-	all[0].wake()
+	all[0].Wake()
 	mustSubmit(t, all[0], enqueues(2, -1, "b"))
 	await(t, "the message is taken", func() bool { return ready(all[0]) == 2 })
 	if now := all[0].Term(); now != term {
@@ -44,21 +44,21 @@ func TestWakeOfDeposedLeader(t *testing.T) {
 	t.Parallel()
 	c, v, all := mustOpenValved(t)
 	old, o := all[0], c.host(all[0]).outside
-	v.set(old.host.config.Node, true)
+	v.set(old.node.config.Node, true)
 	at := old.AppliedIndex()
 	mustSubmit(t, old, enqueues(2, -1, "lost"))
 	await(t, "the entry is in one log", func() bool { return old.Progress().Last == at+1 })
 	next := all[1]
 	await(t, "another member leads", func() bool {
 		next.in()
-		next.host.config.Mesh.Campaign(next.spec.Group)
+		next.node.config.Mesh.Campaign(next.spec.Group)
 		return next.Leading() != 0
 	})
 	await(t, "the next message is taken", func() bool {
 		_ = next.Submit(enqueues(2, -1, "kept")) // a copy costs nothing, and it may have been told twice to stand
 		return ready(next) == 2
 	})
-	v.set(old.host.config.Node, false)
+	v.set(old.node.config.Node, false)
 	o.await(t, "the first one may be lost", func() bool { return o.undecided > 0 })
 	for _, g := range all {
 		await(t, "everybody has the other one", func() bool { return ready(g) == 2 && g.Term() == next.Term() })

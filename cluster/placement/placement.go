@@ -21,7 +21,7 @@ import (
 	"time"
 
 	replicated "github.com/quorate/quorate/cluster/catalog"
-	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/host"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stats"
@@ -36,7 +36,7 @@ import (
 type Config struct {
 	Node        string
 	Incarnation [16]byte // of this process
-	Host        *group.Host
+	Host        *host.Host
 	Catalog     *replicated.Catalog
 	Mesh        *peer.Mesh
 	Replicas    *stats.Replicas

@@ -45,7 +45,7 @@ func (h host) Submit(to *stream.Route, leader string, b group.Batch) error {
 // Ask asks a queue's leader for deliveries, or about commands.
 func (h host) Ask(to *stream.Route, leader string, q stream.Resync) {
 	if leader == h.Name() {
-		answerResync(h.Groups, to.Group(), q)
+		answerResync(h.Groups.Group(to.Group()), q)
 		return
 	}
 	head, err := (&peerpb.Resync{
@@ -766,12 +766,12 @@ func (x *dispatcher) onResync(from string, head, _ []byte) {
 	if m.Session != 0 { // otherwise it is a queue that sends dead letters
 		session.Node = fsm.NodeID(n.Number)
 	}
-	answerResync(x.Groups, fsm.GroupID(m.Group), stream.Resync{Session: session, Consumer: m.Consumer, After: m.After, Commands: m.Commands})
+	answerResync(x.Groups.Group(fsm.GroupID(m.Group)), stream.Resync{Session: session, Consumer: m.Consumer, After: m.After, Commands: m.Commands})
 }
 
 // answerResync answers if this node leads the group.
-func answerResync(groups *group.Host, id fsm.GroupID, q stream.Resync) {
-	switch g := groups.Group(id); {
+func answerResync(g *group.Group, q stream.Resync) {
+	switch {
 	case g == nil:
 	case q.Commands != 0:
 		g.Recall(q.Session, q.Commands)

@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/cluster/failure"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
+	nodehost "github.com/quorate/quorate/cluster/host"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stream"
@@ -45,11 +46,11 @@ func newWorld(t grouptest.Fatal) *world {
 		Between: func(h stream.Host) stream.Host { return deaf{h} },
 	})
 	w.node.Serve(1, 7)
-	w.node.Groups = group.NewHost(group.Config{
+	w.node.Groups = nodehost.New(nodehost.Config{Config: group.Config{
 		Node: "n1", Clock: w.hostClock(), Logger: w.node.Logger, Outside: w.queues, Newest: 1,
 		LockCredit: func() fsm.Millis { return 0 }, Version: func() uint32 { return 1 },
 		Late: func(queue.Due, fsm.Millis) {},
-	})
+	}})
 	return w
 }
 

@@ -11,7 +11,7 @@ const (
 	StuckTick     = "tick"     // something is due and no tick is applied
 	StuckSettings = "settings" // of the queue, in a new revision
 	StuckEffects  = "effects"  // what was applied is not answered, or not delivered
-	StuckDisk     = "disk"     // the node's disk, see group.Host.Withdraw
+	StuckDisk     = "disk"     // the node's disk, see host.Host.Withdraw
 	StuckCatalog  = "catalog"  // entries of the catalog
 )
 

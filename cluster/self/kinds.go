@@ -8,8 +8,8 @@ import (
 
 // Kinds of messages between nodes.
 const (
-	KindElection peer.Kind = 16 + iota // elections, see cluster/group
-	KindCatalog                        // call: to the catalog's leader, see cluster/group
+	KindElection peer.Kind = 16 + iota // elections, see cluster/election
+	KindCatalog                        // call: to the catalog's leader, see cluster/catalog
 	KindSubmit
 	KindOutcomes
 	KindDeliveries
@@ -31,8 +31,8 @@ const (
 	KindCounts          // call
 	KindResourceAlarms  // which resources a node is short of, see package cluster
 	KindHears           // call: whether a node hears a process of another one
-	KindApplied         // what a node has applied of the catalog, see cluster/group
-	KindLearner         // of replicas that do not vote, see cluster/group
+	KindApplied         // what a node has applied of the catalog, see cluster/catalog
+	KindLearner         // of replicas that do not vote, see cluster/election
 	KindEnds            // call: messages that have ended
 	KindExplain         // call: the lives of messages
 	KindHash            // call: the state of a replica at an entry

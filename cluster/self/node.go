@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/host"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/stats"
@@ -75,7 +76,7 @@ type Node struct {
 	// Set before the node serves.
 	Catalog Catalog
 	Mesh    *peer.Mesh
-	Groups  *group.Host
+	Groups  *host.Host
 	Peers   *stats.Nodes // to ask several nodes at a time
 	Grace   time.Duration
 	Logger  *slog.Logger
@@ -100,7 +101,7 @@ func New(c Config) *Node {
 
 // Listen gives the node its groups, and bounds the messages of other nodes. It is called before the
 // mesh starts.
-func (n *Node) Listen(groups *group.Host) {
+func (n *Node) Listen(groups *host.Host) {
 	n.Groups = groups
 	for k, limit := range bounds {
 		n.Mesh.Bound(k, limit)

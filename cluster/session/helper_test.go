@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/cluster/failure"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
+	"github.com/quorate/quorate/cluster/host"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/cluster/self"
@@ -76,12 +77,12 @@ func (w *world) close() {
 }
 
 // mustHost gives the node a host for groups.
-func (w *world) mustHost() *group.Host {
-	w.node.Groups = group.NewHost(group.Config{
+func (w *world) mustHost() *host.Host {
+	w.node.Groups = host.New(host.Config{Config: group.Config{
 		Node: "n1", Clock: w.hostClock(), Logger: w.node.Logger, Outside: w.queues, Newest: 1,
 		LockCredit: func() fsm.Millis { return 0 }, Version: func() uint32 { return 1 },
 		Late: func(queue.Due, fsm.Millis) {},
-	})
+	}})
 	return w.node.Groups
 }
 

@@ -105,7 +105,7 @@
 // testing/synctest knows. A sync.Mutex is nothing of the kind: if its holder
 // waits for time to pass and somebody else waits for the mutex, both wait for
 // ever, and the run ends with all stacks. Locks that are held while raft or the
-// network is waited for must be of another kind (see longLock in package group).
+// network is waited for must be of another kind (see worker.LongLock).
 // The locks of stores are held while a disk is waited for. So scripts given by flags,
 // and those of findings, are played by builds of their own, in which the Go runtime
 // counts mutexes among what it knows: three lines of a list, by -overlay. The first

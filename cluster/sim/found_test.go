@@ -14,8 +14,8 @@ var findings = []finding{
 		mend: []cluster.Change{
 			{
 				File: "cluster/group/tick.go",
-				Old:  "t.inFlight, t.last = t.proposer.proposeTick(), t.ticker.now()\n",
-				New:  "t.inFlight, t.last = true, t.ticker.now()\n\tt.proposer.proposeTick()\n",
+				Old:  "t.inFlight, t.last = t.proposer.proposeTick(), t.ticker.Now()\n",
+				New:  "t.inFlight, t.last = true, t.ticker.Now()\n\tt.proposer.proposeTick()\n",
 			},
 			{File: "cluster/group/handover.go", Old: "\tg.applier.rearm()\n"},
 			// A second mend: a leader whose ticks stand still resigns after two seconds.
@@ -70,7 +70,7 @@ var findings = []finding{
 		about: "a follower whose snapshot is newer than the leader's refuses the leader's for ever",
 		mend: []cluster.Change{
 			{
-				File: "cluster/group/snapshots.go",
+				File: "cluster/group/usage.go",
 				Old:  "\tif at := o.g.store.SnapshotIndex(); at > index {\n\t\treturn nil, nil, at\n\t}\n",
 			},
 		},
@@ -84,7 +84,7 @@ var findings = []finding{
 			{File: "cluster/peer/pipeline.go", Old: "return errors.Is(err, ErrBusy) || errors.Is(err, ErrUnknownGroup)", New: "return errors.Is(err, ErrBusy)"},
 			{File: "cluster/election/elect.go", Old: "\t\t\tg.HasNoLeader(from, it.Position.Index)\n"},
 			// A further mend: who lacks entries, and is sent none, is found by looking.
-			{File: "cluster/group/lag.go", Old: "\t\t\tnudge = true\n", New: "\t\t\tnudge = false\n"},
+			{File: "cluster/host/lag.go", Old: "\t\t\tnudge = true\n", New: "\t\t\tnudge = false\n"},
 		},
 		shows: `not in time: replicas of idle queues are complete: still: `,
 		s:     lateReplica(),

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/host"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
@@ -33,9 +34,9 @@ type Groups interface {
 }
 
 // GroupsOf are the groups of a host.
-func GroupsOf(h *group.Host) Groups { return hosted{h} }
+func GroupsOf(h *host.Host) Groups { return hosted{h} }
 
-type hosted struct{ host *group.Host }
+type hosted struct{ host *host.Host }
 
 func (h hosted) Led() iter.Seq[Group] {
 	return func(yield func(Group) bool) {

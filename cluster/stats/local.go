@@ -14,6 +14,7 @@ import (
 	replicated "github.com/quorate/quorate/cluster/catalog"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/host"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -39,7 +40,7 @@ type LocalConfig struct {
 	Defaults               catalog.Defaults
 	Clock                  *clock.Clock
 	Mesh                   *peer.Mesh
-	Host                   *group.Host
+	Host                   *host.Host
 	Catalog                *replicated.Catalog
 	Resources              *alarm.Cluster
 	Watchdog               *watchdog.Watchdog
@@ -300,7 +301,7 @@ func (l *Local) LiftQuarantine(q *catalog.Queue) error {
 func (l *Local) StalledQueues() []api.Standstill {
 	list := []api.Standstill{}
 	if s := l.c.Catalog.Stall(); s != nil {
-		list = append(list, standstill(&group.Stall{Stalled: *s}))
+		list = append(list, standstill(&host.Stall{Stalled: *s}))
 	}
 	for _, s := range l.c.Host.Stalls() {
 		list = append(list, standstill(&s))
@@ -308,7 +309,7 @@ func (l *Local) StalledQueues() []api.Standstill {
 	return list
 }
 
-func standstill(s *group.Stall) api.Standstill {
+func standstill(s *host.Stall) api.Standstill {
 	var of group.Spec
 	if s.Group != nil { // otherwise it is the catalog
 		of = s.Group.Spec()

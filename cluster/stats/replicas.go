@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
-	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/host"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/replica"
@@ -31,7 +31,7 @@ type Replicas struct {
 type ReplicasConfig struct {
 	Kind    peer.Kind // of requests to other nodes
 	Catalog Catalog
-	Host    *group.Host
+	Host    *host.Host
 	// Alarms are those in effect at this node, Resources its memory and disk.
 	Alarms    func() []string
 	Resources func() alarm.Resources

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/host"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
@@ -23,7 +24,7 @@ type Traffic struct {
 // TrafficConfig is what Traffic needs of this node.
 type TrafficConfig struct {
 	Kind    peer.Kind // of requests to other nodes
-	Host    *group.Host
+	Host    *host.Host
 	Catalog interface{ View() *catalog.View }
 	Table   *traffic.Table
 	// Collect adds to the table what the sessions of this node have counted.

@@ -125,6 +125,8 @@ func TestImportBreaches(t *testing.T) {
 		{"cluster/group/x.go", "github.com/hashicorp/raft", true},
 		{"cluster/group/x.go", own + "cluster/replica", true},
 		{"cluster/group/x.go", own + "cluster/catalog", false},
+		{"cluster/group/x.go", own + "cluster/host", false},
+		{"cluster/host/x.go", own + "cluster/group", true},
 		{"cluster/catalog/x.go", "github.com/hashicorp/raft", true},
 		{"cluster/catalog/x.go", own + "cluster/group", false},
 		{"cluster/replica/x.go", "github.com/hashicorp/raft", true},

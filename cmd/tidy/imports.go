@@ -63,11 +63,15 @@ var importRules = []importRule{
 	{tree: "cluster/group", project: []string{
 		"cluster/clock", "cluster/durations", "cluster/election", "cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm", "fsm/catalog", "fsm/invariants", "fsm/queue", "proto/...",
 	}},
+	// One queue's group knows nothing of the others.
+	{tree: "cluster/host", project: []string{
+		"cluster/election", "cluster/group", "cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm", "fsm/queue",
+	}},
 	// They know nothing of sessions.
 	{tree: "cluster/membership/...", project: []string{"cluster/audit", "cluster/catalog", "cluster/certs", "cluster/explain", "cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/raftlog", "cluster/replica", "cluster/worker", "fsm/...", "proto/..."}},
-	{tree: "cluster/placement/...", project: []string{"cluster/catalog", "cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/replica", "cluster/self", "cluster/stats", "cluster/stream", "cluster/worker", "fsm/...", "proto/..."}},
+	{tree: "cluster/placement/...", project: []string{"cluster/catalog", "cluster/group", "cluster/host", "cluster/mgmt/api", "cluster/peer", "cluster/replica", "cluster/self", "cluster/stats", "cluster/stream", "cluster/worker", "fsm/...", "proto/..."}},
 	// What serves clients, from this node outwards: each knows those before it.
-	{tree: "cluster/self", project: []string{"cluster/catalog", "cluster/group", "cluster/peer", "cluster/replica", "cluster/stats", "cluster/worker", "fsm/...", "proto/..."}},
+	{tree: "cluster/self", project: []string{"cluster/catalog", "cluster/group", "cluster/host", "cluster/peer", "cluster/replica", "cluster/stats", "cluster/worker", "fsm/...", "proto/..."}},
 	{tree: "cluster/failure", project: []string{"cluster/group", "cluster/peer", "cluster/self", "cluster/stats", "cluster/worker", "fsm/...", "proto/..."}},
 	{tree: "cluster/queues", project: []string{
 		"cluster/audit", "cluster/deadletter", "cluster/expiry", "cluster/explain", "cluster/failure", "cluster/group", "cluster/mgmt/api", "cluster/peer",
@@ -97,7 +101,7 @@ var importRules = []importRule{
 }
 
 // raftUsers are the only folders that may import the raft library.
-var raftUsers = []string{"cluster/catalog", "cluster/election", "cluster/group/...", "cluster/replica", "cluster/raftlog/...", "cluster/peer/..."}
+var raftUsers = []string{"cluster/catalog", "cluster/election", "cluster/group/...", "cluster/host", "cluster/replica", "cluster/raftlog/...", "cluster/peer/..."}
 
 // outsiders use the binary and the protocol, and import nothing of the server.
 var outsiders = []string{"jepsen/...", "docs/examples/..."}
@@ -153,7 +157,7 @@ func (r *importRule) refuses(dir, name string) string {
 	}
 	if within(name, "github.com/hashicorp/raft") || strings.HasPrefix(name, "github.com/hashicorp/raft-") {
 		if !matchesAny(raftUsers, dir) {
-			return dir + " may not import " + name + ": raft is known to cluster/replica, cluster/group, cluster/election, cluster/catalog, cluster/raftlog and cluster/peer only"
+			return dir + " may not import " + name + ": raft is known to cluster/replica, cluster/group, cluster/host, cluster/election, cluster/catalog, cluster/raftlog and cluster/peer only"
 		}
 	}
 	if r.others != nil && !matchesAny(r.others, name) {

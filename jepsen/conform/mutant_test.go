@@ -23,8 +23,8 @@ var (
 
 // lateTimers is the fault: every alarm of a queue's timers goes off later.
 func lateTimers(by time.Duration) cluster.Change {
-	const line = "at := max(t.now()+wait, notBefore)"
-	return cluster.Change{File: "cluster/group/tick.go", Old: line, New: fmt.Sprintf("%s + %d", line, by)}
+	const line = "at := max(t.clock()+wait, notBefore)"
+	return cluster.Change{File: "cluster/host/ticker.go", Old: line, New: fmt.Sprintf("%s + %d", line, by)}
 }
 
 // build builds the server under test.

@@ -1,10 +1,11 @@
-package group
+package host
 
 import (
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
@@ -238,10 +239,10 @@ func TestLagWatchIsNotified(t *testing.T) {
 	all := c.replicas(1)
 	during := func(f func()) {
 		for _, r := range all {
-			w := r.host.lag
+			w := c.host(r).lag
 			await(t, "the group is not noted", func() bool {
 				w.mu.Lock()
-				if r.in().complete.noted.Load() {
+				if in(r).complete.noted.Load() {
 					w.mu.Unlock()
 					return false
 				}
@@ -250,16 +251,16 @@ func TestLagWatchIsNotified(t *testing.T) {
 			defer w.mu.Unlock()
 		}
 		c.hosts[0].tasks.Go(f) // it waits for a lock that is held here
-		await(t, "the group is noted by its leader", g.in().complete.noted.Load)
+		await(t, "the group is noted by its leader", in(g).complete.noted.Load)
 	}
-	before := g.in().LastStored()
-	during(g.in().Nudge)
+	before := in(g).LastStored()
+	during(in(g).Nudge)
 	await(t, "all have the entry", func() bool {
-		return !slices.ContainsFunc(all, func(r *Group) bool { return r.in().LastStored() <= before })
+		return !slices.ContainsFunc(all, func(r *group.Group) bool { return in(r).LastStored() <= before })
 	})
 	for _, r := range all {
-		if r != g && r.in().complete.noted.Load() {
-			t.Errorf("%s looks at the members of a group that it does not lead", r.in().Node())
+		if r != g && in(r).complete.noted.Load() {
+			t.Errorf("%s looks at the members of a group that it does not lead", in(r).Node())
 		}
 	}
 }
@@ -339,7 +340,7 @@ func TestCatchUpBudgetOfANode(t *testing.T) {
 	g := c.leadAt(1)
 	h := c.hosts[0]
 	await(t, "all are up", func() bool { return h.mesh.Alive("n2") && h.mesh.Alive("n3") })
-	a := &h.catchUp
+	a, throttle := &h.catchUp, newThrottle(&h.catchUp, in(g).Replica, h.stop)
 	left := func(bytes, waiting int) {
 		t.Helper()
 		a.mu.Lock()
@@ -349,13 +350,13 @@ func TestCatchUpBudgetOfANode(t *testing.T) {
 		}
 	}
 	for sent, counts := range map[int]int{1: minCatchUpBytes, replica.MaxRequestBytes: replica.MaxRequestBytes, 100 * replica.MaxRequestBytes: catchUpBytes} {
-		done := g.in().throttle.Reserve("n2", sent)
+		done := throttle.Reserve("n2", sent)
 		left(catchUpBytes-counts, 0)
 		done()
 	}
 	share := func() <-chan func() {
 		taken := make(chan func(), 1)
-		h.done.Go(func() { taken <- g.in().throttle.Reserve("n2", 1) })
+		h.done.Go(func() { taken <- throttle.Reserve("n2", 1) })
 		await(t, "it waits", func() bool {
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -375,7 +376,7 @@ func TestCatchUpBudgetOfANode(t *testing.T) {
 	c.mustStop(2)
 	(<-taken)()
 	left(0, 0)
-	done = g.in().throttle.Reserve("n2", 1) // has nothing to wait for
+	done = throttle.Reserve("n2", 1) // has nothing to wait for
 	left(0, 0)
 	done()
 	left(0, 0)

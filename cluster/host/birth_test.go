@@ -1,12 +1,14 @@
-package group
+package host
 
 import (
 	"net"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -17,15 +19,15 @@ func drowsy(c *Config) {
 	c.IdleAfter = 0
 }
 
-func bornSpec(id fsm.GroupID) Spec {
-	return Spec{Group: id, Queue: fsm.QueueID(id) << 16, VHost: "/", Name: "q", Members: trioNames, Config: &QueueConfig{DeliveryLimit: 20}}
+func bornSpec(id fsm.GroupID) group.Spec {
+	return group.Spec{Group: id, Queue: fsm.QueueID(id) << 16, VHost: "/", Name: "q", Members: trioNames, Config: &group.QueueConfig{DeliveryLimit: 20}}
 }
 
 // first is the process of the first member.
-func (c *trio) first() (l Leader) {
+func (c *trio) first() (l group.Leader) {
 	c.t.Helper()
 	await(c.t, "the first member is known", func() bool {
-		l = Leader{trioNames[0], c.hosts[1].sleepers.process(trioNames[0]).of}
+		l = group.Leader{Node: trioNames[0], Process: c.hosts[1].sleepers.process(trioNames[0]).of}
 		return l.Process != [16]byte{} && l.Process == c.hosts[2].sleepers.process(trioNames[0]).of
 	})
 	return l
@@ -57,7 +59,7 @@ func (c *trio) mustBeUnborn(ids []fsm.GroupID) {
 			c.t.Errorf("%s stores %v, %v", h.config.Node, stored, err)
 		}
 		for _, id := range ids {
-			if g := h.Group(id); !g.asleep.Load().isUnborn() {
+			if g := h.Group(id); !g.Record().IsUnborn() {
 				c.t.Errorf("group %d is born at %s", id, h.config.Node)
 			}
 		}
@@ -88,8 +90,8 @@ func TestGroupIsBornAsleep(t *testing.T) {
 			c.mustBeUnborn(ids)
 			for _, h := range c.hosts {
 				for _, g := range h.Groups() {
-					var fresh Stats
-					g.View(func(m *queue.Machine) { fresh = StatsOf(m) })
+					var fresh group.Stats
+					g.View(func(m *queue.Machine) { fresh = group.StatsOf(m) })
 					have := g.Stats()
 					have.Clock, have.LastActive = fresh.Clock, fresh.LastActive
 					p := g.Progress()
@@ -153,22 +155,22 @@ func TestUnbornAreTakenOver(t *testing.T) {
 	c := mustTrio(t, drowsy)
 	ids := c.mustBear(8, 0, 1, 2)
 	c.mustStop(0)
-	leads := func(g *Group) bool { return g.Leading() != 0 }
+	leads := func(g *group.Group) bool { return g.Leading() != 0 }
 	for _, id := range ids {
-		var all []*Group
+		var all []*group.Group
 		await(t, "another leads it", func() bool {
 			all = c.left(id)
-			return leads(all[0]) && all[1].Leader() == all[0].host.config.Node
+			return leads(all[0]) && all[1].Leader() == c.nodeOf(all[0])
 		})
 		for _, g := range all {
-			if !g.Asleep() || g.Term() < 2 || g.asleep.Load().isUnborn() {
-				t.Fatalf("group %d at %s: asleep %v, term %d", id, g.host.config.Node, g.Asleep(), g.Term())
+			if !g.Asleep() || g.Term() < 2 || g.Record().IsUnborn() {
+				t.Fatalf("group %d at %s: asleep %v, term %d", id, c.nodeOf(g), g.Asleep(), g.Term())
 			}
 		}
 	}
 	c.restartAt(0, drowsy)
 	for _, id := range ids {
-		if !c.hosts[0].Bear(bornSpec(id), Leader{}) || c.hosts[0].Group(id).Leading() != 0 {
+		if !c.hosts[0].Bear(bornSpec(id), group.Leader{}) || c.hosts[0].Group(id).Leading() != 0 {
 			t.Fatal("it leads")
 		}
 	}
@@ -194,7 +196,7 @@ func TestUnbornSurviveRestart(t *testing.T) {
 			if h.closed {
 				h = c.restartAt(i, drowsy)
 			}
-			if !h.Bear(bornSpec(id), Leader{}) {
+			if !h.Bear(bornSpec(id), group.Leader{}) {
 				t.Fatal("it has to be opened")
 			}
 		}
@@ -203,7 +205,7 @@ func TestUnbornSurviveRestart(t *testing.T) {
 		await(t, "it is led", func() bool { return c.leads(id) })
 		for _, g := range c.replicas(id) {
 			if !g.Asleep() {
-				t.Errorf("group %d is awake at %s", id, g.host.config.Node)
+				t.Errorf("group %d is awake at %s", id, c.nodeOf(g))
 			}
 		}
 	}
@@ -222,7 +224,7 @@ func TestFirstTermIsLedOnce(t *testing.T) {
 	}
 	c.mustStop(0)
 	h := c.restartAt(0, drowsy)
-	if h.Bear(bornSpec(1), Leader{Node: trioNames[0]}) {
+	if h.Bear(bornSpec(1), group.Leader{Node: trioNames[0]}) {
 		t.Error("it is born again")
 	}
 	c.mustOpenAt(h, 1)
@@ -236,34 +238,39 @@ func TestFirstTermIsLedOnce(t *testing.T) {
 // and what has a past.
 func TestWhoIsOpenedAtBirth(t *testing.T) {
 	t.Parallel()
-	h := mustHost(t, t.TempDir(), drowsy)
-	spec := Spec{Group: 1, Queue: 1 << 16, VHost: "/", Name: "q", Members: []string{"n1"}, Config: &QueueConfig{}}
-	for _, config := range []*QueueConfig{{Expires: 1000}, {AutoDeleteOnIdle: 1000}} {
+	var stage atomic.Int32
+	h := mustHost(t, t.TempDir(), drowsy, func(c *Config) {
+		c.Settings = func(fsm.QueueID) *group.QueueConfig {
+			return []*group.QueueConfig{nil, {Revision: 7, DeliveryLimit: 3}, {Revision: 8, Expires: 100}}[stage.Load()]
+		}
+	})
+	spec := group.Spec{Group: 1, Queue: 1 << 16, VHost: "/", Name: "q", Members: []string{"n1"}, Config: &group.QueueConfig{}}
+	for _, config := range []*group.QueueConfig{{Expires: 1000}, {AutoDeleteOnIdle: 1000}} {
 		of := spec
-		if of.Config = config; h.Bear(of, Leader{Node: "n1"}) {
+		if of.Config = config; h.Bear(of, group.Leader{Node: "n1"}) {
 			t.Errorf("born with %v", config)
 		}
 	}
 	joins := spec
-	if joins.Joins = true; h.Bear(joins, Leader{Node: "n1"}) {
+	if joins.Joins = true; h.Bear(joins, group.Leader{Node: "n1"}) {
 		t.Error("born of a group that others have founded")
 	}
 	h.config.Version = func() uint32 { return 2 }
-	if h.Bear(spec, Leader{Node: "n1"}) {
+	if h.Bear(spec, group.Leader{Node: "n1"}) {
 		t.Error("born in an older cluster")
 	}
 	h.config.Version = func() uint32 { return 3 }
-	if !h.Bear(spec, Leader{Node: "n1"}) || h.Bear(spec, Leader{Node: "n1"}) {
+	if !h.Bear(spec, group.Leader{Node: "n1"}) || h.Bear(spec, group.Leader{Node: "n1"}) {
 		t.Fatal("it is not born once")
 	}
 	// Settings by which a queue ends wake it: its time runs from now on.
-	h.config.Settings = func(fsm.QueueID) *QueueConfig { return &QueueConfig{Revision: 7, DeliveryLimit: 3} }
-	h.Group(1).reconfigure()
+	stage.Store(1)
+	h.Group(1).Reconfigure()
 	if !h.Group(1).Asleep() {
 		t.Error("it is woken for settings that have time")
 	}
-	h.config.Settings = func(fsm.QueueID) *QueueConfig { return &QueueConfig{Revision: 8, Expires: 100} }
-	h.Group(1).reconfigure()
+	stage.Store(2)
+	h.Group(1).Reconfigure()
 	await(t, "the queue ends", func() (gone bool) {
 		h.Group(1).View(func(m *queue.Machine) { gone = m.Stats().Phase == queue.Gone })
 		return gone
@@ -285,7 +292,7 @@ func TestSettledBeforeMembersChange(t *testing.T) {
 	}
 	for i := range c.hosts {
 		spec := bornSpec(1)
-		if spec.Joins = true; c.restartAt(i, drowsy).Bear(spec, Leader{}) {
+		if spec.Joins = true; c.restartAt(i, drowsy).Bear(spec, group.Leader{}) {
 			t.Fatal("it is born again")
 		}
 		if _, err := c.hosts[i].Open(spec); err != nil {
@@ -303,14 +310,14 @@ func TestUnbornWithoutMajority(t *testing.T) {
 	c.mustStop(1)
 	h := c.hosts[0]
 	await(t, "both are down", func() bool { return !h.mesh.Alive(trioNames[1]) && !h.mesh.Alive(trioNames[2]) })
-	if !h.Bear(bornSpec(1), Leader{}) {
+	if !h.Bear(bornSpec(1), group.Leader{}) {
 		t.Fatal("it has to be opened")
 	}
 	h.sleepers.sweep(time.Now().Add(orphanAfter))
-	if g := h.Group(1); !g.asleep.Load().isUnborn() || g.Leading() != 0 || h.sleepers.bearing.Load() {
+	if g := h.Group(1); !g.Record().IsUnborn() || g.Leading() != 0 || h.sleepers.bearing.Load() {
 		t.Error("it does not sleep on")
 	}
-	if !c.restartAt(1, drowsy).Bear(bornSpec(1), Leader{}) {
+	if !c.restartAt(1, drowsy).Bear(bornSpec(1), group.Leader{}) {
 		t.Fatal("it has to be opened")
 	}
 	await(t, "it is led", func() bool { return c.leads(1) })
@@ -324,7 +331,7 @@ func TestMemberAsksWhoLeadsUnborn(t *testing.T) {
 	ids := c.mustBear(8, 0, 1)
 	h := c.hosts[2]
 	for _, id := range ids {
-		if !h.Bear(bornSpec(id), Leader{}) {
+		if !h.Bear(bornSpec(id), group.Leader{}) {
 			t.Fatal("it has to be opened")
 		}
 	}
@@ -336,7 +343,7 @@ func TestMemberAsksWhoLeadsUnborn(t *testing.T) {
 	c.mustStop(0)
 	c.restartAt(0, drowsy)
 	for _, id := range ids {
-		if !c.hosts[0].Bear(bornSpec(id), Leader{}) {
+		if !c.hosts[0].Bear(bornSpec(id), group.Leader{}) {
 			t.Fatal("it has to be opened")
 		}
 	}
@@ -350,7 +357,7 @@ func TestMemberAsksWhoLeadsUnborn(t *testing.T) {
 	h = c.restartAt(2, drowsy)
 	asleep := 0
 	for _, id := range ids {
-		if !h.Bear(bornSpec(id), Leader{}) {
+		if !h.Bear(bornSpec(id), group.Leader{}) {
 			t.Fatal("it has to be opened")
 		}
 	}

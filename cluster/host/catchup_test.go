@@ -1,4 +1,4 @@
-package group
+package host
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
@@ -21,7 +22,7 @@ func (c *trio) mustStop(at int) { c.hosts[at].shut(c.t) }
 
 // pour has a leader take so many entries with a message of a size and a life
 // each, from a number on, and waits until all are in the log.
-func pour(t *testing.T, g *Group, first uint64, entries, size int, life fsm.Millis) (next uint64) {
+func pour(t *testing.T, g *group.Group, first uint64, entries, size int, life fsm.Millis) (next uint64) {
 	t.Helper()
 	for range entries {
 		body := fmt.Sprintf("%06d", first)
@@ -29,15 +30,13 @@ func pour(t *testing.T, g *Group, first uint64, entries, size int, life fsm.Mill
 		first++
 	}
 	await(t, "all to be in the log", func() bool {
-		g.in().proposer.mu.Lock()
-		defer g.in().proposer.mu.Unlock()
-		return !g.in().proposer.queued.any() && len(g.in().proposer.pending) == 0
+		return !in(g).Busy()
 	})
 	return first
 }
 
 // mustMatch waits until a replica has applied what another has.
-func mustMatch(t *testing.T, g, other *Group) {
+func mustMatch(t *testing.T, g, other *group.Group) {
 	t.Helper()
 	await(t, "the replica catches up", func() bool { return g.AppliedIndex() >= other.AppliedIndex() && ready(g) == ready(other) })
 }
@@ -53,8 +52,8 @@ func (c *trio) sent() (n peer.SnapshotCounts) {
 	return n
 }
 
-// leadAt has the first host lead a group.
-func (c *trio) leadAt(id fsm.GroupID) *Group {
+// leadAt has the first host lead a
+func (c *trio) leadAt(id fsm.GroupID) *group.Group {
 	c.t.Helper()
 	c.mustOpen(id)
 	g := c.hosts[0].Group(id)
@@ -77,20 +76,20 @@ func TestFollowerCatchesUpFromTheLog(t *testing.T) {
 	}
 	g := c.leadAt(1)
 	c.mustStop(2)
-	before := g.in().LastIndex()
+	before := in(g).LastIndex()
 	next := uint64(1)
-	for g.in().LastIndex() < before+2*trailingMany {
+	for in(g).LastIndex() < before+2*trailingMany {
 		next = pour(t, g, next, 20, 64<<10, 1)
 	}
 	expire(t, g)
-	if err := g.in().snapshot(); err != nil {
+	if err := in(g).WriteSnapshot(); err != nil {
 		t.Fatal(err)
 	}
-	if first, err := g.in().store.FirstIndex(); err != nil || first > before {
+	if first, err := in(g).Store().FirstIndex(); err != nil || first > before {
 		t.Errorf("the log begins at %d, the member ends at %d (%v)", first, before, err)
 	}
 	await(t, "a member that does not lead to keep less than the leader", func() bool {
-		return c.hosts[1].Group(1).in().store.Retained(0, 1<<40) <= g.in().store.Retained(0, 1<<40)/2
+		return in(c.hosts[1].Group(1)).Store().Retained(0, 1<<40) <= in(g).Store().Retained(0, 1<<40)/2
 	})
 	back := c.start(2, 1)
 	mustMatch(t, back, g)
@@ -99,7 +98,7 @@ func TestFollowerCatchesUpFromTheLog(t *testing.T) {
 	}
 	pour(t, g, next, 800, 16<<10, 1)
 	expire(t, g)
-	await(t, "what nobody needs to go", func() bool { return g.in().store.Retained(0, 1<<40) < 12<<20 })
+	await(t, "what nobody needs to go", func() bool { return in(g).Store().Retained(0, 1<<40) < 12<<20 })
 	mustMatch(t, back, g)
 }
 
@@ -118,13 +117,13 @@ func TestInstallBringsWhatIsMissing(t *testing.T) {
 	await(t, "the backlog", func() bool { return ready(g) == backlog })
 	mustMatch(t, c.hosts[2].Group(1), g)
 	c.mustStop(2)
-	before := g.in().LastIndex()
+	before := in(g).LastIndex()
 	next = pour(t, g, next, more, size, -1)
 	next = pour(t, g, next, 1500, 16<<10, 1)
 	await(t, "what was to expire", func() bool { return ready(g) == backlog+more })
 	await(t, "the log to be cut", func() bool {
 		next = pour(t, g, next, 20, 64<<10, 1)
-		first, err := g.in().store.FirstIndex()
+		first, err := in(g).Store().FirstIndex()
 		return err == nil && first > before+1
 	})
 	await(t, "what was to expire", func() bool { return ready(g) == backlog+more })
@@ -142,7 +141,7 @@ func TestInstallBringsWhatIsMissing(t *testing.T) {
 		}
 		return back.Leading() != 0
 	})
-	mustSubmit(t, back, Batch{Count: 1, Commands: AppendCommand(nil, &logpb.Command{
+	mustSubmit(t, back, group.Batch{Count: 1, Commands: group.AppendCommand(nil, &logpb.Command{
 		Kind: logpb.Command_CONSUME, Session: session.Proto(), Seq: next, Consume: &logpb.Consume{Consumer: 1},
 	})})
 	o := c.hosts[2].outside
@@ -162,7 +161,7 @@ func TestRefusedSnapshotIsWrittenAnew(t *testing.T) {
 	g := c.leadAt(1)
 	next := pour(t, g, 1, 10, 100, -1)
 	await(t, "messages", func() bool { return ready(g) == 10 })
-	if err := g.in().snapshot(); err != nil {
+	if err := in(g).WriteSnapshot(); err != nil {
 		t.Fatal(err)
 	}
 	pour(t, g, next, 10, 100, -1)
@@ -170,7 +169,7 @@ func TestRefusedSnapshotIsWrittenAnew(t *testing.T) {
 	ahead := c.hosts[2].Group(1)
 	await(t, "the member has them", func() bool { return ready(ahead) == 20 || g.Barrier(patience) != nil })
 	await(t, "the member has them", func() bool { return ready(ahead) == 20 })
-	if err := ahead.in().snapshot(); err != nil {
+	if err := in(ahead).WriteSnapshot(); err != nil {
 		t.Fatal(err)
 	}
 	old, newer := g.SnapshotIndex(), ahead.SnapshotIndex()
@@ -178,22 +177,22 @@ func TestRefusedSnapshotIsWrittenAnew(t *testing.T) {
 		t.Fatalf("the leader's snapshot is of entry %d, the member's of %d", old, newer)
 	}
 	install := func() error {
-		list, err := g.in().store.Snapshots().List()
+		list, err := in(g).Store().Snapshots().List()
 		if err != nil {
 			return err
 		}
-		meta, data, err := g.in().store.Snapshots().Open(list[0].ID)
+		meta, data, err := in(g).Store().Snapshots().Open(list[0].ID)
 		if err != nil {
 			return err
 		}
 		defer data.Close()
-		_, term := g.in().Role()
+		_, term := in(g).Role()
 		req := &raft.InstallSnapshotRequest{
 			RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("n1"), Addr: []byte("n1")}, SnapshotVersion: meta.Version,
 			Term: term, LastLogIndex: meta.Index, LastLogTerm: meta.Term, Size: meta.Size,
 			Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex,
 		}
-		return g.in().Transport().InstallSnapshot("n3", "n3", req, &raft.InstallSnapshotResponse{}, data)
+		return in(g).Transport().InstallSnapshot("n3", "n3", req, &raft.InstallSnapshotResponse{}, data)
 	}
 	if err := install(); !errors.Is(err, peer.ErrSuperseded) {
 		t.Fatalf("an older snapshot: %v", err)
@@ -221,7 +220,7 @@ func TestSnapshotsInProportion(t *testing.T) {
 		{"nothing", worth{}, 1, false},
 		{"an empty queue with a long log", worth{replay: replayMin}, 1, true},
 		{"an empty queue with much that is dead", worth{reclaimable: snapshotBytes}, 1, true},
-		{"many busy queues", worth{reclaimable: nodeGroupMinimum}, 50, true},
+		{"many busy queues", worth{reclaimable: group.Noteworthy}, 50, true},
 		{"little traffic beside a large backlog", worth{state: 96 * mb, live: 200 * mb, replay: 10 * mb, reclaimable: 90 * mb}, 1, false},
 		{"as much was applied as the state is large", worth{state: 5 * mb, live: 50 * mb, replay: 5 * mb}, 1, true},
 		{"a start may not take longer", worth{state: 480 * mb, live: 1000 * mb, replay: replayMax}, 1, true},
@@ -234,21 +233,21 @@ func TestSnapshotsInProportion(t *testing.T) {
 		}
 	}
 	n := mustHost(t, t.TempDir())
-	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	g := n.mustGroup(t, 1, &group.QueueConfig{DeliveryLimit: 20})
 	const messages = 120_000
 	for first := uint64(1); first <= messages; first += 500 {
 		mustSubmit(t, g, enqueues(first, -1, slices.Repeat([]string{"m"}, 500)...))
 	}
 	await(t, "the backlog", func() bool { return ready(g) == messages })
-	if err := g.in().snapshot(); err != nil {
+	if err := in(g).WriteSnapshot(); err != nil {
 		t.Fatal(err)
 	}
-	if g.in().usage.replay.Load() != 0 || n.snapshots.replay.Load() != 0 {
-		t.Errorf("%d bytes to apply again after a snapshot", g.in().usage.replay.Load())
+	if in(g).Usage().Replay() != 0 || n.node.Replays() != 0 {
+		t.Errorf("%d bytes to apply again after a snapshot", in(g).Usage().Replay())
 	}
 	at := g.SnapshotIndex()
 	for i := range uint64(4200) { // more than fit into a few entries
-		if err := g.in().Raft().Barrier(0).Error(); err != nil {
+		if err := in(g).Raft().Barrier(0).Error(); err != nil {
 			t.Fatal(err)
 		}
 		if i%600 == 0 {
@@ -290,18 +289,18 @@ func TestNeededByTwo(t *testing.T) {
 	for i := range uint64(20) {
 		c.mustServe(1, i+1) // an entry each
 	}
-	if err := g.in().Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+	if err := in(g).Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
 		t.Fatal(err)
 	}
 	term := g.Term()
 	for _, h := range c.hosts[1:] {
 		mustMatch(t, h.Group(1), g)
 	}
-	await(t, "nothing is on its way", func() bool { return !g.in().Reached("n2", term).Busy && !g.in().Reached("n3", term).Busy })
+	await(t, "nothing is on its way", func() bool { return !in(g).Reached("n2", term).Busy && !in(g).Reached("n3", term).Busy })
 	for _, tc := range [][3]uint64{{9, 5, 5}, {4, 5, 4}} {
-		g.in().Transport().Lacks("n2", term, tc[0])
-		g.in().Transport().Lacks("n3", term, tc[1])
-		if from := g.in().needed(1 << 30); from != tc[2] {
+		in(g).Transport().Lacks("n2", term, tc[0])
+		in(g).Transport().Lacks("n3", term, tc[1])
+		if from := in(g).needed(1 << 30); from != tc[2] {
 			t.Errorf("members that have %d and %d need what follows %d", tc[0], tc[1], from)
 		}
 	}
@@ -315,37 +314,37 @@ func TestGroupsShareWhatIsKept(t *testing.T) {
 	for i := range uint64(20) {
 		c.mustServe(1, i+1) // an entry each
 	}
-	if err := g.in().Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+	if err := in(g).Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
 		t.Fatal(err)
 	}
 	term, s := g.Term(), h.snapshots
 	mustMatch(t, c.hosts[1].Group(1), g)
-	await(t, "nothing is on its way", func() bool { return !g.in().Reached("n2", term).Busy })
+	await(t, "nothing is on its way", func() bool { return !in(g).Reached("n2", term).Busy })
 	for _, tc := range []struct {
 		others []bool // much
 		kept   bool
 	}{{nil, true}, {[]bool{false, false}, true}, {[]bool{true}, false}} {
 		for intact := false; !intact; { // the scheduler lets go of groups that are closed
-			g.in().Transport().Lacks("n2", term, 3)
-			all := g.in().store.Retained(3, 1<<30)
+			in(g).Transport().Lacks("n2", term, 3)
+			all := in(g).Store().Retained(3, 1<<30)
 			s.mu.Lock()
 			h.config.Retained = all + all/2
 			clear(s.retained)
 			for _, much := range tc.others {
-				x := &instance{Replica: replica.New(replica.Config{})}
+				x := &awake{Instance: &group.Instance{Replica: replica.New(replica.Config{})}}
 				x.End()
 				s.retained[x] = kept{much: much}
 			}
 			s.mu.Unlock()
-			s.retainFor(g.in())
+			s.retainFor(in(g))
 			s.mu.Lock()
 			others := maps.Clone(s.retained)
-			delete(others, g.in())
+			delete(others, in(g))
 			intact = len(others) == len(tc.others)
 			s.mu.Unlock()
 		}
 		s.mu.Lock()
-		if _, kept := s.retained[g.in()]; kept != tc.kept {
+		if _, kept := s.retained[in(g)]; kept != tc.kept {
 			t.Errorf("beside %v: kept %v, want %v", tc.others, kept, tc.kept)
 		}
 		s.mu.Unlock()
@@ -372,11 +371,11 @@ func TestTrailing(t *testing.T) {
 // A few large entries are cut soon after their messages died: they are considered by their bytes, and
 // what is kept behind them fits their size from the first ones on.
 func TestLargeEntriesAreCutSoon(t *testing.T) {
-	const size, entries = 192 << 10, notedEntries - 4
-	g := mustHost(t, t.TempDir()).mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	const size, entries = 192 << 10, group.NotedEntries - 4
+	g := mustHost(t, t.TempDir()).mustGroup(t, 1, &group.QueueConfig{DeliveryLimit: 20})
 	pour(t, g, 1, entries, size, 1)
 	expire(t, g)
-	await(t, "the entries to be cut", func() bool { return g.in().store.Retained(0, 1<<40) <= trailingBytes+snapshotBytes+size })
+	await(t, "the entries to be cut", func() bool { return in(g).Store().Retained(0, 1<<40) <= trailingBytes+snapshotBytes+size })
 }
 
 // What is held for a member that has caught up is let go at the next look, not a second later.
@@ -387,26 +386,26 @@ func TestHoldsFollowMembers(t *testing.T) {
 	for i := range uint64(20) {
 		c.mustServe(1, i+1) // an entry each
 	}
-	if err := g.in().Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+	if err := in(g).Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
 		t.Fatal(err)
 	}
 	term := g.Term()
 	for _, h := range c.hosts[1:] {
 		mustMatch(t, h.Group(1), g)
 	}
-	await(t, "nothing is on its way", func() bool { return !g.in().Reached("n2", term).Busy && !g.in().Reached("n3", term).Busy })
+	await(t, "nothing is on its way", func() bool { return !in(g).Reached("n2", term).Busy && !in(g).Reached("n3", term).Busy })
 	holds := func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.retained[g.in()].from != 0
+		return s.retained[in(g)].from != 0
 	}
 	await(t, "entries are held", func() bool {
-		g.in().Transport().Lacks("n2", term, 3)
-		s.retainFor(g.in())
+		in(g).Transport().Lacks("n2", term, 3)
+		s.retainFor(in(g))
 		return holds()
 	})
 	c.mustServe(1, 21)
-	await(t, "the member has all", func() bool { return g.in().needed(1<<30) == 0 })
+	await(t, "the member has all", func() bool { return in(g).needed(1<<30) == 0 })
 	if s.schedule(); holds() {
 		t.Error("entries are held for a member that has them")
 	}

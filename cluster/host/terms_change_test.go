@@ -1,4 +1,4 @@
-package group
+package host
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm/queue"
 )
 
@@ -32,10 +33,10 @@ var disturbances = []disturbance{
 }
 
 // next is the host after that of a replica.
-func (c *terms) next(g *Group) int { return (c.at(g) + 1) % len(c.hosts) }
+func (c *terms) next(g *group.Group) int { return (c.at(g) + 1) % len(c.hosts) }
 
 // busy gives the leader work of all kinds, and does not wait for any of it.
-func (c *terms) busy() *Group {
+func (c *terms) busy() *group.Group {
 	c.t.Helper()
 	c.until("a leader", func() bool { return c.leader() != nil })
 	g := c.leader()
@@ -88,11 +89,11 @@ func (c *terms) cutsOff() {
 	g := c.busy()
 	old := c.at(g)
 	c.valve.set(trioNames[old], true)
-	end := g.in().LastIndex()
+	end := in(g).LastIndex()
 	batch := c.publisher.unanswered
 	c.publish(20, -1)
-	if c.publisher.submit(g, c.publisher.unanswered[len(batch):]) == nil {
-		c.until("entries that will never be committed", func() bool { return g.in().LastIndex() > end || g.Leading() == 0 })
+	if c.publisher.submit(c.host(g).outside, g, c.publisher.unanswered[len(batch):]) == nil {
+		c.until("entries that will never be committed", func() bool { return in(g).LastIndex() > end || g.Leading() == 0 })
 	}
 	next := c.elect(c.next(g), old)
 	c.publish(20, -1)
@@ -109,10 +110,10 @@ func (c *terms) bringsBack() {
 	g := c.busy()
 	old := c.at(g)
 	c.valve.set(trioNames[old], true)
-	end := g.in().LastIndex()
+	end := in(g).LastIndex()
 	c.publish(20, -1)
-	if c.publisher.submit(g, c.publisher.unanswered) == nil {
-		c.until("entries that will never be committed", func() bool { return g.in().LastIndex() > end || g.Leading() == 0 })
+	if c.publisher.submit(c.host(g).outside, g, c.publisher.unanswered) == nil {
+		c.until("entries that will never be committed", func() bool { return in(g).LastIndex() > end || g.Leading() == 0 })
 	}
 	c.gather()
 	c.hosts[old].shut(c.t)
@@ -144,7 +145,7 @@ func (c *terms) ticks() {
 func (c *terms) snapshots() {
 	g := c.busy()
 	c.gather()
-	all := []raft.SnapshotFuture{g.in().Raft().Snapshot(), c.hosts[c.next(g)].Group(1).in().Raft().Snapshot()}
+	all := []raft.SnapshotFuture{in(g).Raft().Snapshot(), in(c.hosts[c.next(g)].Group(1)).Raft().Snapshot()}
 	c.elect(c.next(g))
 	for _, f := range all {
 		_ = f.Error() // there may be nothing new
@@ -159,20 +160,20 @@ func (c *terms) restoresFollower() {
 	c.gather()
 	gone := c.hosts[away].Group(1)
 	c.hosts[away].shut(c.t)
-	before := gone.in().LastIndex()
+	before := in(gone).LastIndex()
 	c.keep(1)
 	c.until("the logs of the others to be cut", func() bool {
 		c.traffic(5)
 		c.gather() // all that there is: nothing is under way
 		if g := c.leader(); g != nil {
-			g.in().Transport().Lacks(trioNames[away], g.Term(), 1<<40) // nothing is kept for it
+			in(g).Transport().Lacks(trioNames[away], g.Term(), 1<<40) // nothing is kept for it
 		}
 		for _, h := range c.hosts {
 			if h.closed {
 				continue
 			}
-			_ = h.Group(1).in().Raft().Snapshot().Error()
-			if first, err := h.Group(1).in().store.FirstIndex(); err != nil || first <= before+16 { // it may have stored a few more
+			_ = in(h.Group(1)).Raft().Snapshot().Error()
+			if first, err := in(h.Group(1)).Store().FirstIndex(); err != nil || first <= before+16 { // it may have stored a few more
 				return false
 			}
 		}
@@ -193,7 +194,7 @@ func (c *terms) keep(n uint64) {
 	for _, h := range c.hosts {
 		if !h.closed {
 			h.config.Retained = int64(n)
-			if err := h.Group(1).in().Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = n }); err != nil {
+			if err := in(h.Group(1)).Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = n }); err != nil {
 				c.t.Fatal(err)
 			}
 		}

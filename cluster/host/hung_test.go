@@ -1,4 +1,4 @@
-package group
+package host
 
 import (
 	"sync"
@@ -37,8 +37,8 @@ func TestSleepersOfHungDiskAreTakenOver(t *testing.T) {
 	}
 	for id := fsm.GroupID(1); id <= groups; id++ {
 		await(t, "the message is taken", func() bool { return ready(c.mustLead(id)) == 1 })
-		if all := c.mustSleep(id); all[0].host != c.hosts[0].Host {
-			t.Fatalf("group %d is led by %s", id, all[0].host.config.Node)
+		if all := c.mustSleep(id); c.host(all[0]) != c.hosts[0] {
+			t.Fatalf("group %d is led by %s", id, c.nodeOf(all[0]))
 		}
 	}
 	hung := c.hosts[0]
@@ -72,7 +72,7 @@ func TestSleepersOfHungDiskAreTakenOver(t *testing.T) {
 	})
 	for _, g := range hung.Groups() {
 		if g.Leading() != 0 {
-			t.Errorf("group %d is led where the disk hangs", g.spec.Group)
+			t.Errorf("group %d is led where the disk hangs", g.Spec().Group)
 		}
 	}
 	release()

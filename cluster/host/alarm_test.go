@@ -1,4 +1,4 @@
-package group
+package host
 
 import (
 	"testing"
@@ -40,8 +40,7 @@ func falseAlarm(t *testing.T, idle time.Duration) bool {
 		for _, g := range c.replicas(id) {
 			await(t, "the message is taken", func() bool { return ready(g) == 1 })
 			await(t, "nobody would miss a leader", func() bool {
-				i, _ := g.read()
-				return g.Asleep() || idle == 0 && i.Patience() == replica.Never
+				return g.Asleep() || idle == 0 && in(g).Patience() == replica.Never
 			})
 			terms[id] = g.Term()
 		}
@@ -68,7 +67,7 @@ func falseAlarm(t *testing.T, idle time.Duration) bool {
 	for id, term := range terms {
 		for _, g := range c.replicas(id) {
 			if g.Term() != term {
-				t.Errorf("group %d at %s: term %d has become %d", id, g.host.config.Node, term, g.Term())
+				t.Errorf("group %d at %s: term %d has become %d", id, c.nodeOf(g), term, g.Term())
 			}
 		}
 	}

@@ -1,18 +1,17 @@
-package group
+package host
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"math"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -21,10 +20,7 @@ import (
 const (
 	snapshotEvery      = 50 * time.Millisecond
 	snapshotBytes      = 4 << 20 // shared by busy groups: payloads that die in the memtable cost half
-	nodeGroupMinimum   = 1 << 20
 	snapshotsAtOneTime = 4
-	// A group is considered when it has applied so many entries, or as many bytes as may be worth a snapshot.
-	notedEntries = 64
 	// A snapshot is written again when as much was applied since the last one
 	// as it takes itself, in bytes of the entries' headers, within these
 	// limits. What was applied since is applied again at the next start;
@@ -48,52 +44,15 @@ const (
 	retainedChecked = 1 << 14
 )
 
-// usage is what a group has applied since certain moments.
-type usage struct {
-	note  func()        // has the scheduler consider the group
-	total *atomic.Int64 // of replay, of all groups of the node
-
-	unnoted        atomic.Int64  // bytes since the scheduler last heard of the group, and some for each entry
-	busy           atomic.Bool   // the scheduler considers the group
-	fitted         atomic.Bool   // the number of trailing entries fits their size
-	entries, bytes atomic.Uint64 // since the last snapshot
-	replay         atomic.Int64  // bytes of headers since then: the next start applies them again
-	active         atomic.Int64  // when an entry was last applied, in ns; 0: none was
-	writing        atomic.Int32  // snapshots that are being written
-}
-
-// applied notes that so many entries of so many bytes were applied.
-func (u *usage) applied(entries, bytes int) {
-	u.unnoted.Add(int64(bytes + entries*(nodeGroupMinimum/notedEntries)))
-	u.entries.Add(uint64(entries))
-	u.bytes.Add(uint64(bytes))
-	u.note()
-}
-
-// toReplay notes that entries with headers of so many bytes were applied.
-func (u *usage) toReplay(bytes int64) {
-	u.replay.Add(bytes)
-	u.total.Add(bytes)
-}
-
-// captured notes that what was applied so far is in a snapshot that is being
-// written, or in a machine that came with one, and returns how much that is.
-func (u *usage) captured() int64 {
-	n := u.replay.Swap(0)
-	u.total.Add(-n)
-	return n
-}
-
 // snapshots decides which groups write a snapshot, so that log space is freed
 // while it is still cheap to free. An idle group is never considered, and while nothing is applied
 // nothing is looked at, but once in retainEvery: payloads may be freed after the entries were applied.
 type snapshots struct {
 	host     *Host
 	worker   *worker.Worker // woken when a busy group has applied something
-	replay   atomic.Int64   // bytes that the next start applies again, of all groups
 	mu       sync.Mutex
-	busy     map[*instance]bool // applied something since they were last considered
-	retained map[*instance]kept // by groups, for members that lag
+	busy     map[*awake]bool // applied something since they were last considered
+	retained map[*awake]kept // by groups, for members that lag
 	slots    *semaphore.Weighted
 }
 
@@ -106,20 +65,20 @@ type kept struct {
 func newSnapshots(h *Host) *snapshots {
 	return &snapshots{
 		host: h, worker: worker.New(worker.Options{Pause: snapshotEvery}),
-		busy: map[*instance]bool{}, retained: map[*instance]kept{}, slots: semaphore.NewWeighted(snapshotsAtOneTime),
+		busy: map[*awake]bool{}, retained: map[*awake]kept{}, slots: semaphore.NewWeighted(snapshotsAtOneTime),
 	}
 }
 
 // note has a group considered that has applied enough, or has enough to reclaim.
-func (s *snapshots) note(g *instance) {
-	if g.usage.unnoted.Load() >= nodeGroupMinimum || g.store.Reclaimable() >= nodeGroupMinimum {
-		g.usage.unnoted.Store(0)
+func (s *snapshots) note(g *awake) {
+	if g.Usage().Unnoted.Load() >= group.Noteworthy || g.Store().Reclaimable() >= group.Noteworthy {
+		g.Usage().Unnoted.Store(0)
 		s.mu.Lock()
 		s.busy[g] = true
-		g.usage.busy.Store(true)
+		g.considered.Store(true)
 		s.mu.Unlock()
 	}
-	if g.usage.busy.Load() {
+	if g.considered.Load() {
 		s.worker.Wake()
 	}
 }
@@ -148,14 +107,14 @@ func (s *snapshots) schedule() {
 	s.mu.Lock()
 	busy := slices.Collect(maps.Keys(s.busy))
 	s.mu.Unlock()
-	var dirty, long *instance // those with the most to reclaim, and to apply again
+	var dirty, long *awake // those with the most to reclaim, and to apply again
 	var dirtiest, longest int64
 	for _, g := range busy {
-		if g.IsClosed() || g.applier.hasStopped() {
+		if g.IsClosed() || g.Stopped() {
 			s.forget(g)
 			continue
 		}
-		if !g.usage.fitted.Load() && g.usage.entries.Load() >= trailingSample {
+		if !g.fitted.Load() && g.Usage().Entries.Load() >= trailingSample {
 			s.setTrailing(g, uint64(len(busy)))
 		}
 		w := g.worth()
@@ -163,7 +122,7 @@ func (s *snapshots) schedule() {
 			s.take(g, len(busy))
 			continue
 		}
-		if w.reclaimable > max(dirtiest, nodeGroupMinimum, w.state/replayPart) {
+		if w.reclaimable > max(dirtiest, group.Noteworthy, w.state/replayPart) {
 			dirty, dirtiest = g, w.reclaimable
 		}
 		if w.replay > max(longest, w.state/replayPart) {
@@ -173,7 +132,7 @@ func (s *snapshots) schedule() {
 	if dirty != nil && s.host.config.Store.Reclaimable() > s.host.config.Reclaimable {
 		s.take(dirty, len(busy))
 	}
-	if long != nil && s.replay.Load() > replayNode {
+	if long != nil && s.host.node.Replays() > replayNode {
 		s.take(long, len(busy))
 	}
 }
@@ -189,15 +148,15 @@ type worth struct {
 	replay      int64 // what need not be applied again
 }
 
-func (g *instance) worth() worth {
+func (g *awake) worth() worth {
 	var messages uint64
 	g.View(func(m *queue.Machine) {
 		s := m.Stats()
 		messages = s.Ready.Messages + s.Unacknowledged.Messages + s.Outbox.Messages
 	})
 	return worth{
-		state: bytesPerMessage * int64(messages), live: g.store.LiveBytes(),
-		reclaimable: g.store.Reclaimable(), replay: g.usage.replay.Load(),
+		state: bytesPerMessage * int64(messages), live: g.Store().LiveBytes(),
+		reclaimable: g.Store().Reclaimable(), replay: g.Usage().Replay(),
 	}
 }
 
@@ -205,21 +164,21 @@ func (g *instance) worth() worth {
 // to four times as much if that is not more than what the queue holds alive; or
 // it saves applying as much again. busy is how many groups share the memtable.
 func (w worth) due(busy int) bool {
-	reclaim := max(snapshotBytes/int64(busy), nodeGroupMinimum, w.state, min(4*w.state, w.live))
+	reclaim := max(snapshotBytes/int64(busy), group.Noteworthy, w.state, min(4*w.state, w.live))
 	replay := min(max(replayMin, w.state), replayMax)
 	return w.reclaimable >= reclaim || w.replay >= replay
 }
 
-func (s *snapshots) forget(g *instance) {
+func (s *snapshots) forget(g *awake) {
 	s.mu.Lock()
 	delete(s.busy, g)
-	g.usage.busy.Store(false)
+	g.considered.Store(false)
 	s.mu.Unlock()
 }
 
 // take writes a snapshot of g, one of so many busy groups, in the background
 // if a slot is free.
-func (s *snapshots) take(g *instance, busy int) {
+func (s *snapshots) take(g *awake, busy int) {
 	if !s.slots.TryAcquire(1) {
 		return // it is tried again when a slot is free
 	}
@@ -229,47 +188,25 @@ func (s *snapshots) take(g *instance, busy int) {
 		defer s.slots.Release(1)
 		s.setTrailing(g, uint64(busy))
 		s.retainFor(g)
-		_ = g.snapshot()
+		_ = g.WriteSnapshot()
 	})
 }
 
-// ErrNoLog is returned for a queue whose log is in memory only.
-var ErrNoLog = errors.New("the queue has no log on disk")
-
-// Snapshot writes a snapshot now, and waits for it. Nothing is written if nothing was applied since the last
-// one.
-func (g *instance) Snapshot(ctx context.Context) error {
-	if g.IsLocal() {
-		return ErrNoLog
-	}
-	s := g.host.snapshots
+// write writes a snapshot of g when a slot is free, and waits for it.
+func (s *snapshots) write(ctx context.Context, g *awake) error {
 	if err := s.slots.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer s.worker.Wake()
 	defer s.slots.Release(1)
 	s.retainFor(g)
-	if err := g.snapshot(); !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-		return err
-	}
-	return nil
-}
-
-// snapshot writes a snapshot and waits for it.
-func (g *instance) snapshot() error {
-	g.usage.writing.Add(1)
-	defer g.usage.writing.Add(-1)
-	err := g.Raft().Snapshot().Error()
-	if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
-		g.slog.Warn("snapshot failed", "error", err)
-	}
-	return err
+	return g.WriteSnapshot()
 }
 
 // retainFor keeps the entries of a group that this node leads for members that
 // lag, within the group's share of what the node may keep. A member that lacks
 // more gets a snapshot, so nothing is kept for it.
-func (s *snapshots) retainFor(g *instance) {
+func (s *snapshots) retainFor(g *awake) {
 	s.mu.Lock()
 	share := s.host.config.Retained
 	if n := s.lagging(g); n > 0 {
@@ -277,8 +214,8 @@ func (s *snapshots) retainFor(g *instance) {
 	}
 	s.mu.Unlock()
 	from := g.needed(share)
-	g.store.Retain(from)
-	much := from != 0 && g.store.Retained(from, trailingBytes) > trailingBytes
+	g.Store().Retain(from)
+	much := from != 0 && g.Store().Retained(from, trailingBytes) > trailingBytes
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if from == 0 {
@@ -289,7 +226,7 @@ func (s *snapshots) retainFor(g *instance) {
 }
 
 // lagging counts the groups beside g that keep much. s.mu is held.
-func (s *snapshots) lagging(g *instance) (n int) {
+func (s *snapshots) lagging(g *awake) (n int) {
 	for other, kept := range s.retained {
 		if kept.much && other != g {
 			n++
@@ -301,7 +238,7 @@ func (s *snapshots) lagging(g *instance) (n int) {
 // needed is the last entry that a member has whom those behind it, which can be
 // kept, still help; 0: there is none. Raft sends entries with the term of the one
 // before them.
-func (g *instance) needed(share int64) (from uint64) {
+func (g *awake) needed(share int64) (from uint64) {
 	role, term := g.Role()
 	if role != raft.Leader {
 		return 0
@@ -313,7 +250,7 @@ func (g *instance) needed(share int64) (from uint64) {
 		}
 		r := g.Reached(m.Node, term)
 		has := max(r.Index, r.Installing, 1)
-		if lags(has, last, trailing) && (from == 0 || has < from) && g.store.Retained(has, share) <= share {
+		if lags(has, last, trailing) && (from == 0 || has < from) && g.Store().Retained(has, share) <= share {
 			from = has
 		}
 	}
@@ -351,52 +288,19 @@ func trailing(size, busy uint64) uint64 {
 }
 
 // setTrailing fits raft's number of trailing entries of a group to their present size.
-func (*snapshots) setTrailing(g *instance, busy uint64) {
-	entries, bytes := g.usage.entries.Swap(0), g.usage.bytes.Swap(0)
+func (*snapshots) setTrailing(g *awake, busy uint64) {
+	entries, bytes := g.Usage().Entries.Swap(0), g.Usage().Bytes.Swap(0)
 	if entries == 0 {
 		return
 	}
-	g.usage.fitted.Store(true)
+	g.fitted.Store(true)
 	keep := trailing(bytes/entries, busy)
 	if keep == g.Raft().ReloadableConfig().TrailingLogs {
 		return
 	}
 	if err := g.Reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = keep }); err != nil {
-		g.slog.Warn("trailing entries not set", "error", err)
+		g.Logger().Warn("trailing entries not set", "error", err)
 		return
 	}
-	g.store.SetTrailing(keep)
-}
-
-// snapshotOffers is a group as the mesh asks it about snapshots that are sent.
-type snapshotOffers struct {
-	g       *instance
-	renewed atomic.Bool // a newer snapshot is being written
-}
-
-// Offer implements peer.Snapshots.
-func (o *snapshotOffers) Offer(index uint64) (list []byte, done func(), newer uint64) {
-	if at := o.g.store.SnapshotIndex(); at > index {
-		return nil, nil, at
-	}
-	list, done = o.g.store.Offer(index)
-	return list, done, 0
-}
-
-// Refused implements peer.Snapshots. A member whose snapshot is newer than the
-// one that was sent cannot go back to that. It takes one that is as new as its
-// own, which raft would write much later, or never: the group may need that
-// member for everything that it would have to commit before.
-func (o *snapshotOffers) Refused(index uint64) {
-	g := o.g
-	g.host.tasks.Go(func() {
-		if !o.renewed.CompareAndSwap(false, true) {
-			return
-		}
-		defer o.renewed.Store(false)
-		if g.store.SnapshotIndex() < index && g.Raft().AppliedIndex() >= index && g.snapshot() != nil {
-			return // those who lag are sent something later
-		}
-		g.Nudge()
-	})
+	g.Store().SetTrailing(keep)
 }

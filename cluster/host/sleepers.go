@@ -1,4 +1,4 @@
-package group
+package host
 
 import (
 	"cmp"
@@ -8,9 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/quorate/quorate/cluster/election"
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
@@ -33,8 +32,6 @@ const (
 	restartPatience = 20 * time.Second
 	// levelWait is how long a member that was down has to say that it lacks nothing before it is woken.
 	levelWait = time.Second
-	// sleepless bounds how many times longer a group is idle before it sleeps again if it was soon woken each time.
-	sleepless = 32
 )
 
 // sleepers puts groups to sleep in which nothing happens: first those of their members whose nodes are up, then the
@@ -46,22 +43,21 @@ type sleepers struct {
 	keep  int           // so many stay awake
 
 	sweeping, bearing atomic.Bool
-	rousing           longLock // held by who is about to wake a group that nobody waits for
+	rousing           worker.LongLock // held by who is about to wake a group that nobody waits for
 
 	processes sync.Map // by node: the newest process that has been up
 	patience  time.Duration
-	shared    shared
 
 	mu    sync.Mutex
 	rests map[fsm.GroupID]*rest // of leaders whose members are being put to sleep
 	// orphans has every group that sleeps, and whose leader is not known, or leads no more.
-	orphans map[fsm.GroupID]*Group
+	orphans map[fsm.GroupID]*group.Group
 	changes map[string]uint64 // by node: how often it has come or gone
 }
 
 // rest is which members of a group sleep.
 type rest struct {
-	at        recordedAt
+	at        group.RecordedAt
 	asleep    map[string]bool
 	requested bool // once, in vain: the members may not know what is committed
 	found     bool // idle in the present check
@@ -69,7 +65,7 @@ type rest struct {
 
 func (s *sleepers) init(h *Host) {
 	s.host, s.voter, s.after, s.keep = h, newVoter(h), h.config.IdleAfter, h.config.KeepAwake
-	s.rests, s.orphans, s.changes = map[fsm.GroupID]*rest{}, map[fsm.GroupID]*Group{}, map[string]uint64{}
+	s.rests, s.orphans, s.changes = map[fsm.GroupID]*rest{}, map[fsm.GroupID]*group.Group{}, map[string]uint64{}
 	s.patience = restartPatience
 }
 
@@ -98,59 +94,59 @@ func (s *sleepers) run(stop <-chan struct{}) {
 
 // idleGroup is a leader in whose group nothing happens.
 type idleGroup struct {
-	*instance
-	at recordedAt
+	*awake
+	at group.RecordedAt
 }
 
 // check asks the members of idle groups to sleep, those first in which nothing has happened for longest.
 func (s *sleepers) check() {
 	h := s.host
-	if h.config.Version() < timerless {
+	if h.config.Version() < group.Timerless {
 		return
 	}
-	now, awake := time.Now(), 0
+	now, all := time.Now(), 0
 	var idle []idleGroup
 	items := map[string][]byte{}
-	for _, i := range h.groups.replicas(func(*instance) bool { return true }) {
-		awake++
-		if now.Sub(i.lastActive()) < i.shell.idleAfter() {
+	for _, i := range h.groups.replicas(func(*awake) bool { return true }) {
+		all++
+		if now.Sub(i.LastActive()) < i.Shell().IdleAfter() {
 			continue
 		}
-		at, leads := i.idle(s.after)
+		at, leads := i.Idle(s.after)
 		if leads {
 			idle = append(idle, idleGroup{i, at})
 		} else if leader := i.Leader(); leader != "" && leader != i.Node() && h.config.Mesh.Alive(leader) {
 			_, term := i.Role()
-			items[leader] = election.AppendItem(items[leader], election.Item{Kind: election.ItemIdle, Group: i.spec.Group, Term: term, Position: i.LogEnd()})
+			items[leader] = election.AppendItem(items[leader], election.Item{Kind: election.ItemIdle, Group: i.ID(), Term: term, Position: i.LogEnd()})
 		}
 	}
 	for node, list := range items {
 		h.elections.Send(node, list)
 	}
-	slices.SortFunc(idle, func(a, b idleGroup) int { return a.lastActive().Compare(b.lastActive()) })
-	s.ask(idle[:max(0, min(len(idle), awake-s.keep))])
+	slices.SortFunc(idle, func(a, b idleGroup) int { return a.LastActive().Compare(b.LastActive()) })
+	s.ask(idle[:max(0, min(len(idle), all-s.keep))])
 }
 
 // ask has the other members of groups sleep, and then the leaders.
 func (s *sleepers) ask(idle []idleGroup) {
 	items := map[string][]byte{}
-	var ready []*Group
+	var ready []*group.Group
 	s.mu.Lock()
 	for _, i := range idle {
-		id := i.spec.Group
+		id := i.ID()
 		r := s.rests[id]
 		if r == nil || r.at != i.at {
 			r = &rest{at: i.at, asleep: map[string]bool{}}
 			s.rests[id] = r
 		}
 		r.found = true
-		if s.awaits(i.instance, r, func(node string) {
+		if s.awaits(i.Instance, r, func(node string) {
 			if r.requested {
 				i.Remind(node)
 			}
-			items[node] = election.AppendItem(items[node], election.Item{Kind: election.ItemRest, Group: id, Term: i.at.raft, Position: i.at.Position})
+			items[node] = election.AppendItem(items[node], election.Item{Kind: election.ItemRest, Group: id, Term: i.at.Raft, Position: i.at.Position})
 		}) == 0 {
-			ready = append(ready, i.shell)
+			ready = append(ready, i.Shell())
 		}
 		r.requested = true
 	}
@@ -168,9 +164,9 @@ func (s *sleepers) ask(idle []idleGroup) {
 }
 
 // awaits counts the members that are up and do not sleep, and calls f for each.
-func (s *sleepers) awaits(i *instance, r *rest, f func(node string)) (n int) {
+func (s *sleepers) awaits(i *group.Instance, r *rest, f func(node string)) (n int) {
 	for _, m := range i.Configuration() {
-		if m.Node != i.Node() && !r.asleep[m.Node] && i.host.config.Mesh.Alive(m.Node) {
+		if m.Node != i.Node() && !r.asleep[m.Node] && s.host.config.Mesh.Alive(m.Node) {
 			n++
 			f(m.Node)
 		}
@@ -179,17 +175,17 @@ func (s *sleepers) awaits(i *instance, r *rest, f func(node string)) (n int) {
 }
 
 // lie puts leaders to sleep whose members do.
-func (s *sleepers) lie(ready []*Group) {
+func (s *sleepers) lie(ready []*group.Group) {
 	if len(ready) == 0 {
 		return
 	}
 	s.host.tasks.Go(func() {
-		worker.Each(restingAtOnce, ready, func(_ int, g *Group) {
-			g.sleep(func(i *instance) bool {
-				at, ok := i.idle(s.after)
+		worker.Each(restingAtOnce, ready, func(_ int, g *group.Group) {
+			g.Sleep(func(i *group.Instance) bool {
+				at, ok := i.Idle(s.after)
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				r := s.rests[g.spec.Group]
+				r := s.rests[g.ID()]
 				return ok && r != nil && r.at == at && s.awaits(i, r, func(string) {}) == 0
 			})
 		})
@@ -236,27 +232,27 @@ func (s *sleepers) follow(from string, it election.Item) bool {
 	if g == nil || g.IsLocal() {
 		return false
 	}
-	want := recordedAt{it.Position, it.Term}
-	g.sleep(func(i *instance) bool { return i.follows(from, want) })
-	r := g.asleep.Load()
-	return r != nil && !r.leads && r.at == want && r.level
+	want := placeOf(it)
+	g.Sleep(func(i *group.Instance) bool { return i.Follows(from, want) })
+	r := g.Record()
+	return r != nil && !r.Leads() && r.At() == want && r.IsLevel()
 }
 
 // rested takes up that members sleep.
 func (s *sleepers) rested(from string, items []election.Item) {
-	var ready []*Group
+	var ready []*group.Group
 	s.mu.Lock()
 	for _, it := range items {
 		if g := s.host.groups.sleeper(it.Group); g != nil {
 			s.level(g, from, it)
 		}
 		r := s.rests[it.Group]
-		if r == nil || r.at != (recordedAt{it.Position, it.Term}) {
+		if r == nil || r.at != placeOf(it) {
 			continue
 		}
 		r.asleep[from] = true
-		if i := s.host.groups.replica(it.Group); i != nil && s.awaits(i, r, func(string) {}) == 0 {
-			ready = append(ready, i.shell)
+		if i := s.host.groups.replica(it.Group); i != nil && s.awaits(i.Instance, r, func(string) {}) == 0 {
+			ready = append(ready, i.Shell())
 		}
 	}
 	s.mu.Unlock()
@@ -268,14 +264,14 @@ func (s *sleepers) rested(from string, items []election.Item) {
 func (s *sleepers) down(node string, gone func() bool) {
 	h := s.host
 	soon := h.config.Clock.Now() + fsm.Time(dueSoon)
-	orphans := h.groups.sleepers(func(_ *Group, r *record) bool { return r.leader == node && !r.leads })
+	orphans := h.groups.sleepers(func(_ *group.Group, r *group.Record) bool { return r.Leader() == node && !r.Leads() })
 	if len(orphans) == 0 {
 		return
 	}
 	h.tasks.Go(func() {
-		var due, rest []*Group
+		var due, rest []*group.Group
 		for _, g := range orphans {
-			if r := g.asleep.Load(); r != nil && r.stats.NextDeadline != 0 && r.stats.NextDeadline < soon {
+			if r := g.Record(); r != nil && r.Due() != 0 && r.Due() < soon {
 				due = append(due, g)
 			} else {
 				rest = append(rest, g)
@@ -294,26 +290,26 @@ func (s *sleepers) down(node string, gone func() bool) {
 }
 
 // byDeadline sorts groups that sleep: first those in which something is due first.
-func byDeadline(groups []*Group) {
-	due := map[*Group]fsm.Time{}
+func byDeadline(groups []*group.Group) {
+	due := map[*group.Group]fsm.Time{}
 	for _, g := range groups {
 		due[g] = math.MaxInt64
-		if r := g.asleep.Load(); r != nil && r.stats.NextDeadline != 0 {
-			due[g] = r.stats.NextDeadline
+		if r := g.Record(); r != nil && r.Due() != 0 {
+			due[g] = r.Due()
 		}
 	}
-	slices.SortFunc(groups, func(a, b *Group) int { return cmp.Compare(due[a], due[b]) })
+	slices.SortFunc(groups, func(a, b *group.Group) int { return cmp.Compare(due[a], due[b]) })
 }
 
 // succeed has groups elect another leader: asleep, and those that cannot awake.
-func (s *sleepers) succeed(orphans []*Group, dead string, gone func() bool) {
+func (s *sleepers) succeed(orphans []*group.Group, dead string, gone func() bool) {
 	if len(orphans) == 0 {
 		return
 	}
 	s.voter.takeOver(orphans, dead, gone)
-	orphans = slices.DeleteFunc(orphans, func(g *Group) bool { return !g.orphaned(dead) })
+	orphans = slices.DeleteFunc(orphans, func(g *group.Group) bool { return !g.Record().IsOrphan(dead) })
 	if gone() {
-		orphans = slices.DeleteFunc(orphans, (*Group).forsake)
+		orphans = slices.DeleteFunc(orphans, (*group.Group).Forsake)
 	}
 	s.wakeAll(orphans, gone)
 }
@@ -322,15 +318,15 @@ func (s *sleepers) succeed(orphans []*Group, dead string, gone func() bool) {
 // word of who leads: it is woken if it does not say so.
 func (s *sleepers) up(node string) {
 	h := s.host
-	var unserved []*Group
-	lacking := h.groups.sleepers(func(g *Group, r *record) bool {
-		if !r.leads || !slices.Contains(r.lacking(), node) {
+	var unserved []*group.Group
+	lacking := h.groups.sleepers(func(g *group.Group, r *group.Record) bool {
+		if !r.Leads() || !r.MayLack(node) {
 			return false
 		}
-		if r.elected {
+		if r.Elected() {
 			unserved = append(unserved, g)
 		}
-		return !r.elected
+		return !r.Elected()
 	})
 	still := func() bool { return h.config.Mesh.Alive(node) }
 	if len(lacking) > 0 {
@@ -344,14 +340,14 @@ func (s *sleepers) up(node string) {
 			}
 			h.elections.Send(node, tell)
 			if s.pause(levelWait) {
-				s.wakeAll(slices.DeleteFunc(unserved, func(g *Group) bool { return !s.mayLack(g, node) }), still)
+				s.wakeAll(slices.DeleteFunc(unserved, func(g *group.Group) bool { return !s.mayLack(g, node) }), still)
 			}
 		})
 	}
 }
 
 // wakeAll wakes groups one after the other, as long as there is a reason.
-func (s *sleepers) wakeAll(all []*Group, reason func() bool) {
+func (s *sleepers) wakeAll(all []*group.Group, reason func() bool) {
 	for _, g := range all {
 		if !g.Asleep() {
 			continue
@@ -359,7 +355,7 @@ func (s *sleepers) wakeAll(all []*Group, reason func() bool) {
 		if !s.turn(reason) {
 			return
 		}
-		g.wake()
+		g.Wake()
 	}
 }
 
@@ -388,30 +384,23 @@ func (s *sleepers) Heard(from string, it election.Item) (answer []byte, wakes bo
 	if shell == nil || shell.IsLocal() {
 		return nil, false
 	}
-	r := shell.asleep.Load()
+	r := shell.Record()
 	switch {
 	case r == nil:
 		return nil, it.Kind != election.ItemIdle // it has just woken
 	case it.Kind == election.ItemIdle:
-		if r.leads && r.level && r.at == (recordedAt{it.Position, it.Term}) {
+		if r.Leads() && r.IsLevel() && r.At() == placeOf(it) {
 			it.Kind = election.ItemRest
 			return election.AppendItem(nil, it), false
 		}
 		return nil, false
-	case it.Kind == election.ItemAsk && r.leads && it.Term <= r.at.raft && !s.host.withdrawn.Load() && r.wakesSoon(time.Now()):
-		return election.AppendItem(nil, election.Led(it.Group, r.at.raft, r.at.Position)), true
-	case it.Kind == election.ItemAsk, it.Kind == election.ItemOutOfReach, it.Kind == election.ItemOffer, s.host.withdrawn.Load():
+	case it.Kind == election.ItemAsk && r.Leads() && it.Term <= r.At().Raft && !s.host.node.Withdrawn() && r.WakesSoon(time.Now()):
+		return election.AppendItem(nil, election.Led(it.Group, r.At().Raft, r.At().Position)), true
+	case it.Kind == election.ItemAsk, it.Kind == election.ItemOutOfReach, it.Kind == election.ItemOffer, s.host.node.Withdrawn():
 		return nil, true
 	}
-	led := r.leads || r.leader != from && s.host.config.Mesh.Alive(r.leader) && !s.restarted(r)
-	return nil, !led || it.Kind == election.ItemWant && !r.leads && r.wish.note(time.Now())
-}
-
-// wakesSoon notes that the leader is asked for, and reports whether those who ask may wait until it has woken, which may take
-// longer than they wait for answers. Not if it should be awake by now.
-func (r *record) wakesSoon(now time.Time) bool {
-	r.sought.CompareAndSwap(0, now.UnixNano())
-	return now.UnixNano()-r.sought.Load() < int64(election.DeathPatience)
+	led := r.Leads() || r.Leader() != from && s.host.config.Mesh.Alive(r.Leader()) && !s.host.node.Restarted(r)
+	return nil, !led || it.Kind == election.ItemWant && !r.Leads() && r.Wish(time.Now())
 }
 
 // Disturbed wakes the groups that items of another node concern, and then has them heard. It does not wait.
@@ -420,8 +409,8 @@ func (s *sleepers) Disturbed(from string, items []byte) {
 	h.tasks.Go(func() {
 		worker.Each(restingAtOnce, slices.Collect(slices.Chunk(items, election.ItemSize)), func(_ int, it []byte) {
 			if g := h.Group(election.ParseItem(it).Group); g != nil {
-				if i := g.wake(); i != nil && leaderless(i) {
-					search(i)
+				if i := g.Wake(); i != nil && i.Leaderless() {
+					i.Search()
 				}
 			}
 		})
@@ -429,34 +418,13 @@ func (s *sleepers) Disturbed(from string, items []byte) {
 	})
 }
 
-// leaderless reports whether raft knows of no leader.
-func leaderless(i *instance) bool { return i.Replica.Leader() == "" }
-
-// search begins an election if there is none.
-func search(i *instance) {
-	if !i.host.elections.Runs(i.spec.Group) {
-		i.host.elections.Begin(i)
-	}
-}
-
-// wish is when somebody has first and last waited for a leader, in ns. Who finds one that leads asks no more.
-type wish struct{ first, last atomic.Int64 }
-
-// note notes that somebody waits, and reports whether that has gone on for long.
-func (w *wish) note(now time.Time) bool {
-	if at := now.UnixNano(); at-w.last.Swap(at) >= int64(election.WantValid) {
-		w.first.Store(at)
-	}
-	return now.UnixNano()-w.first.Load() >= int64(election.WantValid)
-}
-
 // sweep sees to it that every replica without a leader looks for one, be it that its leader's node has been restarted since:
 // those that sleep are woken, and those that have woken and heard of no leader search.
 func (s *sleepers) sweep(now time.Time) {
 	h := s.host
-	for _, i := range h.groups.replicas(func(i *instance) bool { return (i.resumes != nil || s.after > 0) && leaderless(i) }) {
-		if leader := i.Leader(); !i.IsClosed() && (leader == "" || !h.config.Mesh.Alive(leader) || s.restarted(i.resumes)) {
-			search(i)
+	for _, i := range h.groups.replicas(func(i *awake) bool { return (i.Slept() != nil || s.after > 0) && i.Leaderless() }) {
+		if leader := i.Leader(); !i.IsClosed() && (leader == "" || !h.config.Mesh.Alive(leader) || s.host.node.Restarted(i.Slept())) {
+			i.Search()
 		}
 	}
 	orphans := s.bear(s.deserted(now))
@@ -469,43 +437,27 @@ func (s *sleepers) sweep(now time.Time) {
 }
 
 // deserted returns the groups that sleep and have had no leader for a while.
-func (s *sleepers) deserted(now time.Time) (all []*Group) {
+func (s *sleepers) deserted(now time.Time) (all []*group.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, g := range s.orphans {
-		switch r := g.asleep.Load(); {
-		case r == nil || !s.orphaned(r) || g.ended.Load():
+		switch r := g.Record(); {
+		case r == nil || !s.host.node.Orphaned(r) || g.Ended():
 			delete(s.orphans, id)
-		case r.leader != "" && s.overdue(r, now) || r.leader == "" && now.Sub(r.noted) >= orphanAfter:
+		case r.Leader() != "" && s.overdue(r, now) || r.Leader() == "" && now.Sub(r.Noted()) >= orphanAfter:
 			all = append(all, g)
 		}
 	}
 	return all
 }
 
-// orphaned reports whether a group that sleeps has no leader as far as is known here.
-func (s *sleepers) orphaned(r *record) bool { return !r.leads && r.leader == "" || s.restarted(r) }
-
-// put has a group sleep, or go on to sleep, as the record says.
-func (g *Group) put(r *record) {
-	g.asleep.Store(r)
-	if s := &g.host.sleepers; s.orphaned(r) {
-		s.adopt([]*Group{g})
-	}
-}
-
 // adopt has groups looked at that may be orphans.
-func (s *sleepers) adopt(all []*Group) {
+func (s *sleepers) adopt(all []*group.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, g := range all {
-		s.orphans[g.spec.Group] = g
+		s.orphans[g.ID()] = g
 	}
-}
-
-// sign notes which process of its node leads a group.
-func (s *sleepers) sign(r *record) {
-	r.process, r.noted = s.process(r.leader).of, time.Now()
 }
 
 // process is one of a node.
@@ -521,16 +473,6 @@ func (s *sleepers) process(node string) (p process) {
 	return p
 }
 
-// restarted reports whether the leader's node has been restarted since: it leads no more (R4). One that was not up yet may
-// be the same as ever.
-func (s *sleepers) restarted(r *record) bool {
-	if r == nil || r.leads || r.leader == "" {
-		return false
-	}
-	p := s.process(r.leader)
-	return r.leader == s.host.config.Node || p.of != r.process && !p.since.IsZero()
-}
-
 // peerChanged passes on that a node has come or gone.
 func (s *sleepers) peerChanged(ev peer.Event) {
 	changes := s.changed(ev.Node)
@@ -540,7 +482,7 @@ func (s *sleepers) peerChanged(ev peer.Event) {
 	}
 	if p := s.process(ev.Node); p.of != ev.Incarnation || p.since.IsZero() {
 		s.processes.Store(ev.Node, process{ev.Incarnation, time.Now()})
-		s.adopt(s.host.groups.sleepers(func(_ *Group, r *record) bool { return s.restarted(r) }))
+		s.adopt(s.host.groups.sleepers(func(_ *group.Group, r *group.Record) bool { return s.host.node.Restarted(r) }))
 	}
 	s.up(ev.Node)
 }
@@ -558,54 +500,4 @@ func (s *sleepers) unchanged(node string, changes uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changes[node] == changes
-}
-
-// lastActive is when the group last applied something, or woke.
-func (i *instance) lastActive() time.Time {
-	return time.Unix(0, max(i.usage.active.Load(), i.began))
-}
-
-// idle returns where the log of a leader ends if nothing happens in its group, and nothing is due for so long.
-func (i *instance) idle(long time.Duration) (at recordedAt, ok bool) {
-	term, leads := i.LeadsIn()
-	switch {
-	case !leads, i.leadership.term.Load() != term, i.Barred(), i.proposer.busy(), i.watched.Load(), i.Moves(), i.usage.writing.Load() > 0:
-		return at, false
-	}
-	is := i.Raft()
-	last := is.LastIndex()
-	if is.CommitIndex() != last || is.AppliedIndex() != last || i.LastStored() != last {
-		return at, false
-	}
-	for _, m := range i.Configuration() {
-		if !m.Voter || m.Node != i.Node() && i.host.config.Mesh.Alive(m.Node) && i.Reached(m.Node, term).Index < last {
-			return at, false
-		}
-	}
-	at = recordedAt{i.PositionOf(last), term}
-	return at, at.Term != 0 && i.applier.rests(last, func(deadline fsm.Time) bool { return i.proposer.until(deadline) > long }, &i.settings)
-}
-
-// follows reports whether a replica has all that a leader has, and its machine as well: raft counts what it has handed over.
-// A candidate of the term that has lost is one for raft as long as it is awake.
-func (i *instance) follows(leader string, want recordedAt) bool {
-	is := i.Raft()
-	role, term := i.Role()
-	return role != raft.Leader && term == want.raft && i.Leader() == leader && !i.IsLearner() && !i.Barred() && i.usage.writing.Load() == 0 &&
-		is.LastIndex() == want.Index && is.AppliedIndex() == want.Index && i.LastStored() == want.Index && i.LogEnd() == want.Position &&
-		i.applier.hasUpTo(want.Index)
-}
-
-// rests reports whether the machine has every command up to an index, waits for nothing before a deadline that is far, and
-// has all settings.
-func (a *applier) rests(last uint64, far func(deadline fsm.Time) bool, s *settings) bool {
-	if !a.mu.TryLock() {
-		return false
-	}
-	defer a.mu.Unlock()
-	if a.given {
-		return false
-	}
-	d := a.machine.NextDeadline()
-	return !a.stopped && a.has(last) && (d == 0 || far(d)) && a.machine.Stats().Outbox.Messages == 0 && !s.wait(a.machine.Config())
 }

@@ -1,4 +1,4 @@
-package group
+package host
 
 import (
 	"cmp"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
@@ -114,7 +115,7 @@ type termsStream struct {
 
 // termsSubmission is a command that was given to a process.
 type termsSubmission struct {
-	to  Outside
+	to  group.Outside
 	seq uint64
 }
 
@@ -165,13 +166,13 @@ func (s *termsStream) send(cmd *logpb.Command, payload []byte) {
 }
 
 // submit gives a replica commands of a stream, as one batch or more.
-func (s *termsStream) submit(g *Group, all []*termsCommand) error {
+func (s *termsStream) submit(to group.Outside, g *group.Group, all []*termsCommand) error {
 	for part := range slices.Chunk(all, 20) {
-		b := Batch{Light: s.light}
+		b := group.Batch{Light: s.light}
 		for _, x := range part {
-			b.Commands = AppendCommand(b.Commands, x.cmd)
+			b.Commands = group.AppendCommand(b.Commands, x.cmd)
 			b.Count++
-			s.submitted[termsSubmission{g.host.config.Outside, x.cmd.Seq}]++
+			s.submitted[termsSubmission{to, x.cmd.Seq}]++
 			if x.payload != nil {
 				b.Payloads = append(b.Payloads, x.payload)
 				b.Bytes += len(x.payload)
@@ -194,13 +195,13 @@ func (c *terms) publish(n int, ttl fsm.Millis) {
 			Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: uint32(len(body)), TtlPlusOne: uint64(ttl + 1)},
 		}, body)
 	}
-	if g := c.leader(); g == nil || c.led != g.Leading() || c.publisher.submit(g, c.publisher.unanswered[first:]) != nil {
+	if g := c.leader(); g == nil || c.led != g.Leading() || c.publisher.submit(c.host(g).outside, g, c.publisher.unanswered[first:]) != nil {
 		c.again = true
 	}
 }
 
 // leader is the replica that leads in the latest term; nil: there is none.
-func (c *terms) leader() (leader *Group) {
+func (c *terms) leader() (leader *group.Group) {
 	for _, h := range c.hosts {
 		if g := h.Group(1); !h.closed && g != nil && g.Leading() != 0 && (leader == nil || g.Leading() > leader.Leading()) {
 			leader = g
@@ -241,7 +242,7 @@ func (c *terms) pump() {
 	}
 	if g := c.leader(); g != nil && (c.again || c.led != g.Leading()) {
 		c.led, c.again = g.Leading(), false
-		if c.publisher.submit(g, c.publisher.unanswered) != nil || c.consumer.submit(g, c.consumer.unanswered) != nil {
+		if c.publisher.submit(c.host(g).outside, g, c.publisher.unanswered) != nil || c.consumer.submit(c.host(g).outside, g, c.consumer.unanswered) != nil {
 			c.again = true
 		}
 		g.Resync(fsm.ConsumerID{Session: c.consumer.id, Number: 1}, c.last)
@@ -280,7 +281,7 @@ func (c *terms) settle() {
 		}
 		c.consumer.send(&logpb.Command{Kind: logpb.Command_SETTLE, Settle: s}, nil)
 		n := len(c.consumer.unanswered)
-		if g := c.leader(); g == nil || c.consumer.submit(g, c.consumer.unanswered[n-1:]) != nil {
+		if g := c.leader(); g == nil || c.consumer.submit(c.host(g).outside, g, c.consumer.unanswered[n-1:]) != nil {
 			c.again = true
 		}
 	}
@@ -295,7 +296,7 @@ func (c *terms) stream(id fsm.SessionID) *termsStream {
 }
 
 // answer takes answers. One that asks for earlier commands is none.
-func (c *terms) answer(o Outcome) {
+func (c *terms) answer(o group.Outcome) {
 	s := c.stream(o.Session)
 	for seq := o.First; seq < o.First+o.Run; seq++ {
 		if o.Result.Code == fsm.Gap || o.Result.Code == fsm.NoSession {
@@ -340,11 +341,11 @@ func (c *terms) traffic(n int) {
 }
 
 // at is the number of the host of a replica.
-func (c *terms) at(g *Group) int { return slices.Index(trioNames, g.host.config.Node) }
+func (c *terms) at(g *group.Group) int { return slices.Index(trioNames, c.nodeOf(g)) }
 
 // elect has a host win an election, or another one that is not left out; the client
 // goes on meanwhile.
-func (c *terms) elect(i int, but ...int) *Group {
+func (c *terms) elect(i int, but ...int) *group.Group {
 	c.t.Helper()
 	var before uint64
 	for _, h := range c.hosts {
@@ -353,14 +354,14 @@ func (c *terms) elect(i int, but ...int) *Group {
 		}
 	}
 	var stood time.Time
-	var next *Group
+	var next *group.Group
 	c.until("somebody else leads", func() bool {
 		if next = c.leader(); next != nil && next.Leading() > before && !slices.Contains(but, c.at(next)) {
 			return true
 		}
 		if time.Since(stood) > time.Second { // its log may be too short, or a link is broken
 			stood = time.Now()
-			c.hosts[i].Group(1).in()
+			in(c.hosts[i].Group(1))
 			c.hosts[i].mesh.Campaign(1)
 			if i++; i == len(c.hosts) {
 				i = 0
@@ -384,13 +385,13 @@ func (c *terms) gather() {
 		}
 		g := h.Group(1)
 		applied := g.AppliedIndex()
-		first, err := g.in().store.FirstIndex()
+		first, err := in(g).Store().FirstIndex()
 		if err != nil {
 			c.t.Fatal(err)
 		}
 		for index := max(first, 1); index <= applied; index++ {
 			l := new(raft.Log)
-			if g.in().store.GetLog(index, l) != nil || g.in().store.Complete(l) != nil {
+			if in(g).Store().GetLog(index, l) != nil || in(g).Store().Complete(l) != nil {
 				continue // cut meanwhile
 			}
 			if was := c.log[index]; was == nil {
@@ -427,10 +428,18 @@ type saidDelivery struct {
 	term uint64
 }
 
+// machine is the queue's before its first entry.
+func (c *terms) machine() *queue.Machine {
+	spec := c.hosts[0].Group(1).Spec()
+	m := queue.New(spec.Name, spec.Queue)
+	m.Supports(c.hosts[0].config.Newest)
+	return m
+}
+
 // replayed applies the log to a new machine.
 func (c *terms) replayed() said {
 	c.t.Helper()
-	s := said{map[termsOutcome]map[uint64]int{}, map[fsm.ConsumerID]map[uint64]saidDelivery{}, c.hosts[0].newMachine(c.hosts[0].Group(1).spec)}
+	s := said{map[termsOutcome]map[uint64]int{}, map[fsm.ConsumerID]map[uint64]saidDelivery{}, c.machine()}
 	var clock int64
 	indexes := slices.Sorted(maps.Keys(c.log))
 	for i, index := range indexes {
@@ -485,7 +494,7 @@ func (s *said) entry(l *raft.Log, e *logpb.Entry) {
 func (c *terms) verify() {
 	c.t.Helper()
 	c.rest()
-	var g *Group
+	var g *group.Group
 	c.until("a leader has applied all", func() bool { // there may be another one meanwhile
 		g = c.leader()
 		return g != nil && g.Barrier(patience) == nil

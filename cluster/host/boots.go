@@ -1,10 +1,11 @@
-package group
+package host
 
 import (
 	"maps"
 	"slices"
 	"sync"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -59,7 +60,7 @@ func (b *boots) set(g fsm.GroupID, sessions, suspected []queue.Boot) {
 
 // Boots lists the boots of nodes that groups led here have sessions of, or suspect.
 func (h *Host) Boots() []queue.Boot {
-	b := &h.applying.boots
+	b := &h.boots
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	all := map[queue.Boot]bool{}
@@ -70,8 +71,8 @@ func (h *Host) Boots() []queue.Boot {
 }
 
 // Knowing lists the groups led here that suspect a boot, or else those that have sessions of it and do not.
-func (h *Host) Knowing(of queue.Boot, suspected bool) (list []*Group) {
-	b := &h.applying.boots
+func (h *Host) Knowing(of queue.Boot, suspected bool) (list []*group.Group) {
+	b := &h.boots
 	b.mu.Lock()
 	ids, but := slices.Collect(maps.Keys(b.byBoot[knownBoot{of, suspected}])), map[fsm.GroupID]struct{}(nil)
 	if !suspected {

@@ -1,4 +1,4 @@
-package group
+package host
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/cluster/election"
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
@@ -28,7 +29,7 @@ func (c *trio) mustSleepSoon(n int) (ids []fsm.GroupID) {
 }
 
 // left returns the replicas of a group on the hosts that run, one that leads first.
-func (c *trio) left(id fsm.GroupID) (all []*Group) {
+func (c *trio) left(id fsm.GroupID) (all []*group.Group) {
 	for _, h := range c.hosts {
 		if g := h.Group(id); !h.closed && g != nil {
 			if all = append(all, g); g.Leading() != 0 {
@@ -46,7 +47,7 @@ func TestSleepersAreTakenOver(t *testing.T) {
 	c := mustTrio(t, sleepy)
 	all, ids, terms := c.mustSleepSoon(16), []fsm.GroupID(nil), map[fsm.GroupID]uint64{}
 	for _, id := range all {
-		if g := c.mustSleep(id)[0]; g.host.config.Node == trioNames[0] { // others have moved, since the machine is slow
+		if g := c.mustSleep(id)[0]; c.nodeOf(g) == trioNames[0] { // others have moved, since the machine is slow
 			ids = append(ids, id)
 			terms[id] = g.Term()
 		}
@@ -57,15 +58,15 @@ func TestSleepersAreTakenOver(t *testing.T) {
 	c.mustStop(0)
 	leaders, exact := map[string]int{}, 0
 	for _, id := range ids {
-		var all []*Group
+		var all []*group.Group
 		await(t, "another leads it", func() bool {
 			all = c.left(id)
-			return all[0].Leading() != 0 && all[1].Leader() == all[0].host.config.Node
+			return all[0].Leading() != 0 && all[1].Leader() == c.nodeOf(all[0])
 		})
-		leaders[all[0].host.config.Node]++
+		leaders[c.nodeOf(all[0])]++
 		for _, g := range all {
 			if g.Term() <= terms[id] {
-				t.Fatalf("group %d was in term %d, its replica at %s is in term %d", id, terms[id], g.host.config.Node, g.Term())
+				t.Fatalf("group %d was in term %d, its replica at %s is in term %d", id, terms[id], c.nodeOf(g), g.Term())
 			}
 			if g.Asleep() && g.Term() == terms[id]+1 { // others have been woken: for what is due, or since the machine is slow
 				exact++
@@ -112,16 +113,16 @@ func sleeperVotes(t *testing.T) bool {
 	c.mustTake(1, enqueues(1, -1, "a"), 1)
 	all := c.mustSleep(1)
 	for _, g := range all {
-		g.host.sleepers.sweeping.Store(true) // nobody wakes them for having no leader
+		c.host(g).sleepers.sweeping.Store(true) // nobody wakes them for having no leader
 	}
-	leader, g := all[0].host.config.Node, all[1]
-	r := g.asleep.Load()
-	other := all[2].host.config.Node
-	shorter, longer := r.at.Position, r.at.Position
+	leader, g := c.nodeOf(all[0]), all[1]
+	r := g.Record()
+	other := c.nodeOf(all[2])
+	shorter, longer := r.At().Position, r.At().Position
 	shorter.Index--
 	longer.Index++
-	stored := func(g *Group, key string) string {
-		store := g.host.config.Store
+	stored := func(g *group.Group, key string) string {
+		store := c.host(g).store
 		log, err := store.Group(1)
 		if err != nil {
 			t.Fatal(err)
@@ -137,42 +138,43 @@ func sleeperVotes(t *testing.T) bool {
 		what, candidate string
 		term            uint64
 		position        replica.Position
-		of              *Group
+		of              *group.Group
 		votes           bool
 	}{
 		{"a leader is up", other, 1, longer, g, false},
 		{"it leads", other, 1, longer, all[0], false},
-		{"all is right", leader, 1, r.at.Position, g, true},
+		{"all is right", leader, 1, r.At().Position, g, true},
 		{"an older term", leader, 0, longer, g, false},
 		{"not a member", "n9", 2, longer, g, false},
 		{"a shorter log", leader, 2, shorter, g, false},
-		{"asked again", leader, 1, r.at.Position, g, true},
+		{"asked again", leader, 1, r.At().Position, g, true},
 		{"it has voted", other, 1, longer, g, false},
 		{"a later term", other, 2, longer, g, true},
 	} {
-		term := r.at.raft + x.term
-		x.of.changing.Lock() // who has it is passed over
-		x.of.changing.Unlock()
-		is := x.of.host.sleepers.voter.vote(x.candidate, []election.Item{{Kind: election.ItemVote, Group: 1, Term: term, Position: x.position}})
-		now := x.of.asleep.Load()
+		term := r.At().Raft + x.term
+		if err := x.of.Settle(); err != nil { // who is about to wake or to sleep is passed over
+			t.Fatal(err)
+		}
+		is := c.host(x.of).sleepers.voter.vote(x.candidate, []election.Item{{Kind: election.ItemVote, Group: 1, Term: term, Position: x.position}})
+		now := x.of.Record()
 		if now == nil {
 			return false
 		}
 		if (len(is) == 1) != x.votes {
 			t.Errorf("%s: %v", x.what, is)
 		}
-		if is, want := stored(x.of, raftlog.TermKey), fmt.Sprintf("%016x", now.at.raft); is != want {
+		if is, want := stored(x.of, raftlog.TermKey), fmt.Sprintf("%016x", now.At().Raft); is != want {
 			t.Errorf("%s: the term on disk is %s, in the record %s", x.what, is, want)
 		}
-		if x.votes && (now.at.raft != term || now.leader != "") {
+		if x.votes && (now.At().Raft != term || now.Leader() != "") {
 			t.Errorf("%s: the record is %+v", x.what, now)
 		}
 	}
 	if is := stored(g, raftlog.VotedForKey); is != fmt.Sprintf("%x", other) || stored(g, raftlog.TermKey) != stored(g, raftlog.VoteTermKey) {
 		t.Errorf("the vote is for %s in term %s", is, stored(g, raftlog.VoteTermKey))
 	}
-	g.wake()
-	if is := g.host.sleepers.voter.vote(leader, []election.Item{{Kind: election.ItemVote, Group: 1, Term: r.at.raft + 9, Position: longer}}); len(is) > 0 {
+	g.Wake()
+	if is := c.host(g).sleepers.voter.vote(leader, []election.Item{{Kind: election.ItemVote, Group: 1, Term: r.At().Raft + 9, Position: longer}}); len(is) > 0 {
 		t.Error("the voter votes for a group that is awake")
 	}
 	return true
@@ -186,10 +188,10 @@ func TestTakeoverNeedsMajority(t *testing.T) {
 		c.mustOpen(id)
 		c.mustTake(id, enqueues(1, -1, "a"), 1)
 		g := c.mustSleep(id)[1]
-		r, v := g.asleep.Load(), g.host.sleepers.voter
-		g.believe(r.at.raft, "")
-		it := election.Item{Kind: election.ItemVote, Group: id, Term: r.at.raft + 1, Position: r.at.Position}
-		self := g.host.config.Node
+		r, v := g.Record(), c.host(g).sleepers.voter
+		believe(g, r.At().Raft, "")
+		it := election.Item{Kind: election.ItemVote, Group: id, Term: r.At().Raft + 1, Position: r.At().Position}
+		self := c.nodeOf(g)
 		if len(v.vote(self, []election.Item{it})) != 1 {
 			t.Fatal("it does not vote for itself")
 		}

@@ -1,4 +1,4 @@
-package group
+package host
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -22,10 +23,10 @@ func TestAside(t *testing.T) {
 			Wall: func() time.Time { return began.Add(since()) },
 		})
 	})
-	spec := Spec{Group: 1, Queue: 7 << 16, VHost: "/", Name: "q", Members: []string{"n1"}, Config: &QueueConfig{DeliveryLimit: 20}}
+	spec := group.Spec{Group: 1, Queue: 7 << 16, VHost: "/", Name: "q", Members: []string{"n1"}, Config: &group.QueueConfig{DeliveryLimit: 20}}
 	other := spec
 	other.Queue, other.Name = 8<<16, "r"
-	open := func(spec Spec, messages uint64) {
+	open := func(spec group.Spec, messages uint64) {
 		t.Helper()
 		g, err := n.Open(spec)
 		if err != nil {

@@ -1,4 +1,4 @@
-package group
+package host
 
 import (
 	"hash/fnv"
@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/election"
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/raftlog"
-	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -45,23 +45,17 @@ type takeover struct{ dead string }
 
 func newVoter(h *Host) *voter { return &voter{host: h, polls: map[fsm.GroupID]*poll{}} }
 
-// orphaned reports whether the group sleeps without a leader, after this one has died.
-func (g *Group) orphaned(dead string) bool {
-	r := g.asleep.Load()
-	return r != nil && !r.leads && (r.leader == dead || r.leader == "")
-}
-
 // takeOver stands for the leadership of those groups whose leader's node has died that are this node's to take, as long
 // as it is gone, and waits until all of them have leaders. Those that are orphaned all the same have to be woken.
-func (v *voter) takeOver(orphans []*Group, dead string, gone func() bool) {
+func (v *voter) takeOver(orphans []*group.Group, dead string, gone func() bool) {
 	h, of := v.host, &takeover{dead}
-	if h.withdrawn.Load() {
+	if h.node.Withdrawn() {
 		return
 	}
 	var items []election.Item
 	for _, g := range orphans {
-		if r := g.asleep.Load(); r != nil && g.orphaned(dead) && v.candidate(g.spec.Group, r, dead) == h.config.Node {
-			items = append(items, election.Item{Kind: election.ItemVote, Group: g.spec.Group, Term: r.at.raft + 1, Position: r.at.Position})
+		if r := g.Record(); r.IsOrphan(dead) && v.candidate(g.ID(), r, dead) == h.config.Node {
+			items = append(items, election.Item{Kind: election.ItemVote, Group: g.ID(), Term: r.At().Raft + 1, Position: r.At().Position})
 		}
 	}
 	defer func() {
@@ -75,7 +69,7 @@ func (v *voter) takeOver(orphans []*Group, dead string, gone func() bool) {
 	}()
 	count := func() (n int) {
 		for _, g := range orphans {
-			if g.orphaned(dead) {
+			if g.Record().IsOrphan(dead) {
 				n++
 			}
 		}
@@ -114,12 +108,12 @@ func (v *voter) undecided(items []election.Item) []election.Item {
 
 // candidate is which of the members stands after the death of a node. All that see the same nodes agree, and each gets
 // its share.
-func (v *voter) candidate(id fsm.GroupID, r *record, dead string) (chosen string) {
+func (v *voter) candidate(id fsm.GroupID, r *group.Record, dead string) (chosen string) {
 	if dead == v.host.config.Node { // it led before it was restarted
 		return dead
 	}
 	best := uint64(0)
-	for _, m := range r.members {
+	for _, m := range r.Members() {
 		if !m.Voter || m.Node == dead || !v.alive(m.Node) || v.host.elections.Draining(m.Node) {
 			continue
 		}
@@ -184,44 +178,28 @@ func (v *voter) requested(from string, items []election.Item) {
 // vote has groups that sleep vote for a candidate, durably, and returns for which of the items they have. None of them
 // wakes meanwhile.
 func (v *voter) vote(candidate string, items []election.Item) (given []election.Item) {
-	var groups []*Group
+	var votes []group.Voting
 	var requests []election.Item
 	var ballots []raftlog.Ballot
 	for _, it := range items {
 		g := v.host.groups.sleeper(it.Group)
-		if g == nil || !g.changing.TryLock() {
+		if g == nil {
 			continue
 		}
-		defer g.changing.Unlock()
-		if r := g.asleep.Load(); r == nil || g.ended.Load() || !v.mayVote(r, candidate, it) {
+		voting, ok := g.Vote(candidate, it)
+		if !ok {
 			continue
 		}
-		groups, requests = append(groups, g), append(requests, it)
-		b := raftlog.Ballot{Group: it.Group, Term: it.Term, Index: it.Position.Index, IndexTerm: it.Position.Term}
-		if g.asleep.Load().isUnborn() {
-			f := founding(&g.spec)
-			b.Founding = &f
-		}
-		ballots = append(ballots, b)
+		defer voting.End()
+		votes, requests, ballots = append(votes, voting), append(requests, it), append(ballots, voting.Ballot)
 	}
 	for n, yes := range v.host.config.Store.Vote(candidate, ballots) {
 		if yes {
-			g := groups[n]
-			r := g.asleep.Load().in(requests[n].Term, "")
-			r.unborn.Store(false)
-			g.put(r)
+			votes[n].Given()
 			given = append(given, requests[n])
 		}
 	}
 	return given
-}
-
-// mayVote reports what of raft's conditions for a vote is not on disk: no leader is known, the term is one, and the candidate is a voter.
-// A replica that has more than the candidate does not vote, nor does it take the term.
-func (v *voter) mayVote(r *record, candidate string, it election.Item) bool {
-	led := r.leads || r.leader != "" && r.leader != candidate && v.alive(r.leader) && !v.host.sleepers.restarted(r)
-	votes := func(node string) bool { return slices.Contains(r.members, replica.Member{Node: node, Voter: true}) }
-	return r.level && !r.failed && !led && it.Term >= r.at.raft && votes(candidate) && votes(v.host.config.Node) && !it.Position.Less(r.at.Position)
 }
 
 // voted takes votes for this node.
@@ -249,7 +227,7 @@ func (v *voter) lead(won []election.Item) {
 	h, tell := v.host, map[string][]byte{}
 	for _, it := range won {
 		g := h.groups.sleeper(it.Group)
-		if g == nil || !g.won(it.Term) {
+		if g == nil || !g.Won(it.Term) {
 			continue
 		}
 		it.Kind = election.ItemWon
@@ -259,7 +237,7 @@ func (v *voter) lead(won []election.Item) {
 			}
 		}
 		h.config.Outside.Led(g, it.Term)
-		g.reconfigure() // nobody did without a leader
+		g.Reconfigure() // nobody did without a leader
 	}
 	for node, list := range tell {
 		h.elections.Send(node, list)
@@ -271,7 +249,7 @@ func (v *voter) heard(from string, items []election.Item) {
 	v.host.tasks.Go(func() {
 		var answer []byte
 		for _, it := range items {
-			if g := v.host.groups.sleeper(it.Group); g != nil && g.lost(from, it) {
+			if g := v.host.groups.sleeper(it.Group); g != nil && g.Lost(from, it) {
 				it.Kind = election.ItemRests
 				answer = election.AppendItem(answer, it)
 			}
@@ -280,90 +258,4 @@ func (v *voter) heard(from string, items []election.Item) {
 			v.host.elections.Send(from, answer)
 		}
 	})
-}
-
-// lost takes up that another member has won, and reports whether this one has all that it has. Who leads in an earlier
-// term has missed the vote, and finds out by leading.
-func (g *Group) lost(from string, it election.Item) (level bool) {
-	g.changing.Lock()
-	defer g.changing.Unlock()
-	r := g.asleep.Load()
-	switch {
-	case r == nil || g.ended.Load():
-	case r.leads && r.at.raft < it.Term:
-		g.call()
-	case !r.leads && r.at.Position == it.Position && r.at.raft <= it.Term:
-		if it.Term > r.at.raft && !hear(g.host, g.spec.Group, it.Term) {
-			return false
-		}
-		n := r.in(it.Term, from)
-		g.host.sleepers.sign(n)
-		g.put(n)
-		return true
-	}
-	return false
-}
-
-// won makes a replica that sleeps the leader of the term in which it has been elected.
-func (g *Group) won(term uint64) bool {
-	h := g.host
-	g.changing.Lock()
-	defer g.changing.Unlock()
-	r := g.asleep.Load()
-	if r == nil || r.leads || r.at.raft != term || g.ended.Load() || h.withdrawn.Load() {
-		return false
-	}
-	w := r.in(term, h.config.Node)
-	w.leads, w.elected = true, true
-	if slices.ContainsFunc(w.lacking(), h.config.Mesh.Alive) {
-		g.call() // nobody has seen to it since
-	}
-	if w.at.Index > foundedAt.Index { // which every member has
-		w.setLacking(append(h.sleepers.voter.unreachable(w.members), w.lacking()...))
-	}
-	w.stamper.Begin(h.config.Clock, w.stats.Clock)
-	g.put(w)
-	h.applying.roleChanged(&g.spec, true)
-	h.applying.boots.set(g.spec.Group, w.sessions, w.suspected)
-	g.arm(w)
-	g.checkArmed(w)
-	return true
-}
-
-// in is the record of the same replica in another term, or with another leader. It takes over the machine.
-func (r *record) in(term uint64, leader string) *record {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := &record{
-		at: recordedAt{r.at.Position, term}, leader: leader, members: r.members, config: r.config, configAt: r.configAt,
-		snapshot: r.snapshot, stats: r.stats, settings: r.settings, since: r.since, level: r.level, failed: r.failed,
-		replay: r.replay, origin: r.origin, live: r.live, machine: r.machine, state: r.state, woken: r.woken, noted: time.Now(),
-		stored: r.stored, sessions: r.sessions, suspected: r.suspected,
-	}
-	n.missed.Store(r.missed.Load())
-	n.unborn.Store(r.unborn.Load())
-	n.lacks.Store(r.lacks.Load())
-	r.machine, r.state, r.woken = nil, nil, true
-	return n
-}
-
-// hear stores a term that another member leads in, as raft would (R3).
-func hear(h *Host, id fsm.GroupID, term uint64) bool {
-	store := h.config.Store
-	log, err := store.Group(id)
-	if err != nil {
-		return false
-	}
-	defer store.Unload(id)
-	return log.SetUint64([]byte(raftlog.TermKey), term) == nil
-}
-
-// unreachable returns those members whose nodes are down.
-func (v *voter) unreachable(members []replica.Member) (nodes []string) {
-	for _, m := range members {
-		if m.Node != v.host.config.Node && !v.host.config.Mesh.Alive(m.Node) {
-			nodes = append(nodes, m.Node)
-		}
-	}
-	return nodes
 }
