@@ -269,14 +269,14 @@ func TestWithdraw(t *testing.T) {
 	})
 }
 
-// stuck has a leader's machine stand still at an entry that raft has handed to it, which is the last progress it makes.
+// stuck has a leader's machine stand still while the leader has something to do, with all it had to do before done.
 func stuck(t *testing.T, g *group.Group) {
 	t.Helper()
+	i := in(g)
+	await(t, "it has made its last progress", func() bool { return !i.Busy() && i.Raft().AppliedIndex() == i.Raft().LastIndex() })
 	t.Cleanup(hang(g))
-	r := in(g).Raft()
-	last := r.LastIndex()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
-	await(t, "the entry is handed to the machine", func() bool { return r.AppliedIndex() > last && r.AppliedIndex() == r.LastIndex() })
+	await(t, "it has something to do", i.Busy)
 }
 
 // The last of many leaders that get on one after the other waits for as long as all of them need, and no longer.
