@@ -107,16 +107,30 @@ func (g *Group) expect(want *QueueConfig) {
 	}
 }
 
-// Forsake notes that a group which is unborn has no leader, and reports whether it is that.
-func (g *Group) Forsake() (unborn bool) {
+// Forsake notes that a group which nobody has used has no leader, and is about to be taken over. It reports whether it is that.
+func (g *Group) Forsake() (unused bool) {
 	g.changing.Lock()
 	defer g.changing.Unlock()
 	r := g.asleep.Load()
-	if unborn = r.IsUnborn(); unborn && !r.leads && r.leader != "" {
-		g.put(r.in(r.at.Raft, ""))
+	if unused = r.IsUnused(); unused && !r.leads && r.leader != "" {
+		r = r.in(r.at.Raft, "")
+		g.put(r)
 	}
-	return unborn
+	if unused {
+		r.stands.Add(1)
+	}
+	return unused
 }
+
+// maxStands is how often an unused group without a leader is taken over in vain, once a second, before it is woken.
+const maxStands = 60
+
+// IsUnused reports whether nothing has happened in a group that sleeps, as far as this replica knows, and it has not
+// been taken over in vain too often: then it is not woken for want of a leader alone. It is unborn, or has voted.
+func (r *Record) IsUnused() bool {
+	return r.IsUnborn() || r != nil && r.at.Index == foundedAt.Index && r.level && !r.failed && r.stands.Load() < maxStands
+}
+
 
 // IsUnborn reports whether nothing of a replica that sleeps is stored.
 func (r *Record) IsUnborn() bool { return r != nil && r.unborn.Load() }

@@ -66,6 +66,7 @@ type Record struct {
 	wish     wish          // for a leader
 	sought   atomic.Int64  // when somebody first asked for the leader that this is, in ns; 0: nobody has
 	unborn   atomic.Bool   // nothing of it is stored: it is as it was founded
+	stands   atomic.Int32  // how often it was taken over since it has had no leader
 	stored   bool          // it was on disk when the process began: without a state, the machine is what the log says
 
 	sessions, suspected []queue.Boot // see boots

@@ -75,6 +75,9 @@ func (r *Record) in(term uint64, leader string) *Record {
 	}
 	n.missed.Store(r.missed.Load())
 	n.unborn.Store(r.unborn.Load())
+	if leader == "" {
+		n.stands.Store(r.stands.Load())
+	}
 	n.lacks.Store(r.lacks.Load())
 	r.machine, r.state, r.woken = nil, nil, true
 	return n

@@ -32,31 +32,32 @@ func (h *Host) Bears(c *group.QueueConfig) bool {
 	return h.config.Version() >= group.Timerless && h.config.Heartbeat == 0 && !group.Ends(c)
 }
 
-// bear finds leaders for those that are unborn of groups without one, asleep, and returns the others: the first member was
-// not there when they were declared, has been restarted since, or has died.
-func (s *sleepers) bear(orphans []*group.Group) (born []*group.Group) {
-	var unborn []*group.Group
+// bear finds leaders for those that nobody has used of groups without one, asleep, and returns the others: the first member
+// was not there when they were declared, has been restarted since, or has died. A hundred thousand of them may lose their
+// leaders at once, and votes are lost on a busy machine; so none is woken for that, until it was in vain for long.
+func (s *sleepers) bear(orphans []*group.Group) (used []*group.Group) {
+	var unused []*group.Group
 	for _, g := range orphans {
 		switch r := g.Record(); {
-		case !r.IsUnborn():
-			born = append(born, g)
+		case !r.IsUnused():
+			used = append(used, g)
 		case s.voter.hasMajority(r):
-			unborn = append(unborn, g)
+			unused = append(unused, g)
 		}
 	}
-	if len(unborn) > 0 && s.bearing.CompareAndSwap(false, true) {
+	if len(unused) > 0 && s.bearing.CompareAndSwap(false, true) {
 		s.host.tasks.Go(func() {
 			defer s.bearing.Store(false)
-			for _, g := range unborn {
+			for _, g := range unused {
 				g.Forsake()
 			}
-			if s.voter.inquire(unborn); !s.pause(takeoverWait) {
+			if s.voter.inquire(unused); !s.pause(takeoverWait) {
 				return
 			}
-			s.voter.takeOver(unborn, "", func() bool { return true })
+			s.voter.takeOver(unused, "", func() bool { return true })
 		})
 	}
-	return born
+	return used
 }
 
 // inquire asks the other members who leads groups, by a request for votes in no term: this one may have been down, or out of
