@@ -140,8 +140,14 @@ func (f *flow) hold(ctx context.Context, ch *rabbit.Channel, tag string, rng *ra
 	if err := ch.Close(); err != nil {
 		return x, err
 	}
+	before := len(x.cancels)
 	for range cancelled { // what came meanwhile
 		x.cancels = append(x.cancels, x.closed)
+	}
+	for range from { // the ack has made room for the next one, of which these may be
+		if len(x.cancels) > before {
+			x.closed = 0
+		}
 	}
 	if len(x.cancels) == 0 && x.closed < x.since+holdTime-f.w.wrongBy-checker.Grain {
 		f.history.Acked([]int{x.position})
