@@ -1,6 +1,7 @@
 package host
 
 import (
+	"github.com/quorate/quorate/cluster/election"
 	"net"
 	"reflect"
 	"slices"
@@ -321,6 +322,31 @@ func TestUnbornWithoutMajority(t *testing.T) {
 		t.Fatal("it has to be opened")
 	}
 	await(t, "it is led", func() bool { return c.leads(1) })
+}
+
+// A group that nobody has used is not woken for want of a leader alone because it has voted, and the votes of others were
+// lost. It is when nobody could be found for long.
+func TestUnusedSleepsOnWhenItHasVoted(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, drowsy)
+	c.mustStop(2)
+	h := c.hosts[0]
+	if !h.Bear(bornSpec(1), group.Leader{}) { // and the other one does not know it
+		t.Fatal("it has to be opened")
+	}
+	g := h.Group(1)
+	at := g.Record().At()
+	if len(h.sleepers.voter.vote(trioNames[0], []election.Item{{Kind: election.ItemVote, Group: 1, Term: 2, Position: at.Position}})) != 1 || g.Record().IsUnborn() {
+		t.Fatal("it has not voted")
+	}
+	if used := h.sleepers.bear([]*group.Group{g}); len(used) > 0 {
+		t.Error("it is woken")
+	}
+	for g.Forsake() {
+	}
+	if used := h.sleepers.bear([]*group.Group{g}); len(used) != 1 {
+		t.Error("it is never woken")
+	}
 }
 
 // A member that did not reach the leader when it came to know of groups asks for it, be that the leader of the first term or
