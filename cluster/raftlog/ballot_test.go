@@ -285,7 +285,7 @@ func TestVotesSurvivePowerLoss(t *testing.T) {
 	}
 }
 
-// A thousand votes take two syncs. Who asks again waits for the disk again: the first answer may be on its way there.
+// A thousand votes take two syncs, and not one each. Who asks again waits for the disk again: the first answer may be on its way there.
 func TestVotesShareSyncs(t *testing.T) {
 	count := &syncCount{}
 	s := mustOpen(t, errorfs.Wrap(vfs.NewMem(), count), "db")
@@ -304,7 +304,7 @@ func TestVotesShareSyncs(t *testing.T) {
 			}
 		}
 	}
-	if l, d := count.log.Load()-log, count.ledger.Load()-ledger; l < 2 || l > 4 || d < 2 || d > 4 { // few more are their own
+	if l, d := count.log.Load()-log, count.ledger.Load()-ledger; l < 2 || l > 20 || d < 2 || d > 20 { // those that come by time are more on a slow machine
 		t.Errorf("%d syncs of the log, %d of the ledger", l, d)
 	}
 	must(t, s.Close())
