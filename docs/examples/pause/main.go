@@ -27,10 +27,10 @@ func run(ctx context.Context, uri string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := ch.QueueDeclare("payments", true, false, false, false, nil); err != nil {
+	if _, err := ch.QueueDeclare("refunds", true, false, false, false, nil); err != nil {
 		return err
 	}
-	payments, err := ch.Consume("payments", "", false, false, false, false, nil)
+	refunds, err := ch.Consume("refunds", "", false, false, false, false, nil)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func run(ctx context.Context, uri string) error {
 	// A command is confirmed when it has taken effect.
 	began := time.Now()
 	paused, err := ch.PublishWithDeferredConfirmWithContext(ctx, "amq.quorate.command", "queue.pause", true, false,
-		amqp.Publishing{Headers: amqp.Table{"x-queue": "payments", "x-reason": "the bank is down", "x-duration": 500}})
+		amqp.Publishing{Headers: amqp.Table{"x-queue": "refunds", "x-reason": "the bank is down", "x-duration": 500}})
 	if err != nil {
 		return err
 	}
@@ -49,10 +49,10 @@ func run(ctx context.Context, uri string) error {
 		return err
 	}
 	fmt.Printf("paused: %t\n", ok)
-	if err := ch.PublishWithContext(ctx, "", "payments", false, false, amqp.Publishing{Body: []byte("pay 7")}); err != nil {
+	if err := ch.PublishWithContext(ctx, "", "refunds", false, false, amqp.Publishing{Body: []byte("refund 7")}); err != nil {
 		return err
 	}
-	d := <-payments
+	d := <-refunds
 	fmt.Printf("%q, early: %t\n", d.Body, time.Since(began) < 500*time.Millisecond)
 	if err := d.Ack(false); err != nil {
 		return err
