@@ -29,7 +29,7 @@ type hold struct {
 	key      uint64
 	position int           // of its delivery
 	since    time.Duration // it was not handed out before
-	closed   time.Duration // when its subscription was over in order; 0: it was not
+	closed   time.Duration // when its subscription was over in order; 0: it was not, or it is not known of what it was told
 	cancels  []time.Duration
 }
 
@@ -140,16 +140,10 @@ func (f *flow) hold(ctx context.Context, ch *rabbit.Channel, tag string, rng *ra
 	if err := ch.Close(); err != nil {
 		return x, err
 	}
-	before := len(x.cancels)
-	for range cancelled { // what came meanwhile
-		x.cancels = append(x.cancels, x.closed)
+	for range cancelled { // the ack has made room for the next one, and this may be about that
+		x.closed = 0
 	}
-	for range from { // the ack has made room for the next one, of which these may be
-		if len(x.cancels) > before {
-			x.closed = 0
-		}
-	}
-	if len(x.cancels) == 0 && x.closed < x.since+holdTime-f.w.wrongBy-checker.Grain {
+	if len(x.cancels) == 0 && x.closed > 0 && x.closed < x.since+holdTime-f.w.wrongBy-checker.Grain {
 		f.history.Acked([]int{x.position})
 		f.history.Settled([]int{x.position})
 	}
