@@ -324,7 +324,7 @@ func (x *streams) do(ctx context.Context, q *catalog.Queue, c *logpb.Command) (*
 func (x *streams) end() (calls []*stream.Call, waiting bool) {
 	for _, q := range x.order {
 		waiting = waiting || len(q.strays) > 0
-		if to := q.stream; to.Over() || to.Ending() || to.Next() == 1 {
+		if to := q.stream; to.Over() || to.Ending() || to.Next() == 1 || to.Forget() {
 			continue
 		}
 		calls = append(calls, q.stream.Request(&logpb.Command{Kind: logpb.Command_SESSION_DOWN}))

@@ -156,11 +156,12 @@ func TestCloseTwice(t *testing.T) {
 // Every queue that may know a session learns that it ends, one that has not answered as well.
 func TestEndOfSessionReachesQueues(t *testing.T) {
 	w, _, s, l := mustStream(t)
-	slow, unused := streamTo(s, w.MustQueue("slow")), streamTo(s, w.MustQueue("unused"))
+	slow, unused, unled := streamTo(s, w.MustQueue("slow")), streamTo(s, w.MustQueue("unused")), streamTo(s, w.MustQueue("unled"))
 	publish(s, l, 1, "m")
 	streamtest.Take(l)
 	streamtest.Tell(l, grouptest.OK(1, 1))
 	publish(s, slow, 2, "m")
+	request(s, unled, &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1}})
 	s.mu.Lock()
 	s.streams.end()
 	s.mu.Unlock()
@@ -168,9 +169,10 @@ func TestEndOfSessionReachesQueues(t *testing.T) {
 		to   *stream.Stream
 		want []logpb.Command_Kind
 	}{
-		"one that has answered":     {l, []logpb.Command_Kind{logpb.Command_SESSION_DOWN}},
-		"one that has not answered": {slow, []logpb.Command_Kind{logpb.Command_ENQUEUE, logpb.Command_SESSION_DOWN}},
-		"one that knows nothing":    {unused, nil},
+		"one that has answered":                   {l, []logpb.Command_Kind{logpb.Command_SESSION_DOWN}},
+		"one that has not answered":               {slow, []logpb.Command_Kind{logpb.Command_ENQUEUE, logpb.Command_SESSION_DOWN}},
+		"one that knows nothing":                  {unused, nil},
+		"one with a consumer that was never sent": {unled, nil},
 	} {
 		if got := kinds(t, c.to); !slices.Equal(got, c.want) {
 			t.Errorf("%s is sent %v, want %v", what, got, c.want)

@@ -44,6 +44,7 @@ type Stream struct {
 	heavy     uint64      // the last command that was submitted in a batch that is not light
 	urgent    func() bool // see Patient; nil: always
 	dirty     bool        // on the route's list
+	begun     bool        // something was submitted: the queue may know the session
 	gone      bool        // the queue is gone
 	lost      bool        // the queue has ended the session
 	ending    bool        // SESSION_DOWN is among its commands
@@ -115,7 +116,7 @@ func (s *Stream) Over() bool { return s.gone || s.lost }
 func (s *Stream) Ending() bool { return s.ending }
 
 // Skip continues after command n, which the queue already has. No command may be waiting.
-func (s *Stream) Skip(n uint64) { s.sent, s.next = n, n+1 }
+func (s *Stream) Skip(n uint64) { s.sent, s.next, s.begun = n, n+1, true }
 
 // Add queues a command. Its number is Next, unless the caller has given it
 // another one by Skip.
@@ -187,6 +188,25 @@ func (s *Stream) Abandon() {
 	}
 	s.pending = pendingList{}
 }
+
+// Forget abandons the stream of a session that ends if the queue does not know it, and all it was to do is to serve the
+// session. It reports whether there is nothing left to tell the queue. Otherwise a queue that gets a leader again would
+// hand messages to each consumer that has waited for that in vain and gone, and count each time as a failed delivery.
+func (s *Stream) Forget() bool {
+	if s.begun {
+		return false
+	}
+	for p := range s.Unanswered() {
+		if p.Call == nil || !slices.Contains(serving, p.Call.Kind) {
+			return false
+		}
+	}
+	s.Abandon()
+	return true
+}
+
+// serving are the commands without effect once their session has ended.
+var serving = []logpb.Command_Kind{logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET}
 
 // chunkBytes is how much is allocated at a time for encoded commands.
 const chunkBytes = 4 << 10
@@ -276,7 +296,7 @@ func (s *Stream) Take(to *Load) (full bool) {
 			b.Payloads = append(b.Payloads, p.Payload)
 			b.Bytes += len(p.Payload)
 		}
-		s.sent = p.seq
+		s.sent, s.begun = p.seq, true
 		if b == heavy {
 			s.heavy = p.seq
 		}

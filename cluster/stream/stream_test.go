@@ -287,3 +287,28 @@ func (m *streamRules) outcomes(t grouptest.Fatal, b group.Batch) []group.Outcome
 	}
 	return all
 }
+
+// A session that ends before a leader was there tells the queue nothing of consumers that have waited for one. What has an
+// effect of its own, and what was sent, stays.
+func TestForget(t *testing.T) {
+	consume := func(c *client) {
+		c.request(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1}})
+	}
+	for name, tc := range map[string]struct {
+		do      func(c *client, s *Stream)
+		forgets bool
+	}{
+		"a consumer":               {func(c *client, _ *Stream) { consume(c) }, true},
+		"one that was sent":        {func(c *client, s *Stream) { consume(c); take(s) }, false},
+		"one that is sent again":   {func(c *client, s *Stream) { consume(c); take(s); s.resend() }, false},
+		"a consumer and a publish": {func(c *client, _ *Stream) { consume(c); c.publish(1, "m") }, false},
+		"a purge":                  {func(c *client, _ *Stream) { c.request(&logpb.Command{Kind: logpb.Command_PURGE}) }, false},
+	} {
+		c := &client{}
+		s := newHost(t).mustStream(c)
+		tc.do(c, s)
+		if got := s.Forget(); got != tc.forgets || s.Over() != tc.forgets || s.Waiting() > 0 == tc.forgets {
+			t.Errorf("%s: forgotten %v, over %v, %d are waiting", name, got, s.Over(), s.Waiting())
+		}
+	}
+}
