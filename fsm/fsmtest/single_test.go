@@ -81,6 +81,9 @@ func settleUntilEmpty(t *rapid.T, g *generator, m *queue.Machine, h *history, ap
 	if due := m.NextDeadline(); due != 0 && due <= m.Clock() {
 		return // what is in the way expires with the next ticks
 	}
+	if g.q.isPaused() {
+		return // what is ready waits for that to end
+	}
 	if len(g.q.detachedOnes) > 0 {
 		return // what they hold is not settled here
 	}
