@@ -22,7 +22,8 @@ func property(name, value string) func(*wire.Attach) {
 func TestLockLoss(t *testing.T) {
 	s := mustServe(t, nil)
 	r := s.mustHold("q", 4, nil)
-	r.credit(wire.Flow{NextIncomingID: wire.Some[uint32](4), DeliveryCount: wire.Some[uint32](4), LinkCredit: wire.Some[uint32](2)})
+	r.credit(wire.Flow{NextIncomingID: wire.Some[uint32](4), DeliveryCount: wire.Some[uint32](4), LinkCredit: wire.Some[uint32](2), Echo: true})
+	expect[*wire.Flow](r) // it has come before anything is there to be handed out
 	s.broker.Unlock("q", 1, 2, 4)
 	r.mustTell("0-1:4", false)
 	r.mustTell("3-3:4", false)
