@@ -131,6 +131,5 @@ func (r *Record) IsUnused() bool {
 	return r.IsUnborn() || r != nil && r.at.Index == foundedAt.Index && r.level && !r.failed && r.stands.Load() < maxStands
 }
 
-
 // IsUnborn reports whether nothing of a replica that sleeps is stored.
 func (r *Record) IsUnborn() bool { return r != nil && r.unborn.Load() }
