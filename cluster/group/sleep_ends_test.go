@@ -20,9 +20,9 @@ func restless(c *HostConfig) {
 func TestLeaderThatStaysAwakeGoesOn(t *testing.T) {
 	t.Parallel()
 	c := mustTrio(t, restless)
-	g := c.mustOpen(1)[0]
+	c.mustOpen(1)
 	c.mustTake(1, enqueues(1, -1, "a"), 1)
-	g = c.mustLead(1)
+	g := c.mustLead(1)
 	o := c.host(g).outside
 	tried, told := false, 0
 	await(t, "it is about to sleep", func() bool {

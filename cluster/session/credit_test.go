@@ -357,7 +357,6 @@ type creditClient struct {
 	limit   uint64 // of the newest flow
 	highest uint64 // of all flows
 	drains  bool   // the newest flow does, and has not ended
-	answers int
 }
 
 // flow says what it takes. It knows of late messages less than it has.
