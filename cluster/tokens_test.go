@@ -19,6 +19,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/certs"
+	"github.com/quorate/quorate/cluster/logtest"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
@@ -29,27 +30,13 @@ import (
 type secured struct {
 	*nodes
 	certs string // the authority's folder
-	audit lines
-}
-
-// lines is a text that several write.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
+	audit logtest.Lines
 }
 
 // events are what was audited: action, node, outcome.
-func (l *lines) events(t *testing.T) (all []string) {
+func events(t *testing.T, log *logtest.Lines) (all []string) {
 	t.Helper()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for d := json.NewDecoder(bytes.NewReader(l.text.Bytes())); d.More(); {
+	for d := json.NewDecoder(strings.NewReader(log.String())); d.More(); {
 		var e audit.Event
 		if err := d.Decode(&e); err != nil {
 			t.Fatal(err)
@@ -218,13 +205,13 @@ func TestJoinByToken(t *testing.T) {
 		})
 	}
 	want := []string{"node.join n3 ok ", "certificate.issue n3 ok ", "node.join n3 refused " + used, "node.join n4 refused " + used}
-	got := slices.DeleteFunc(s.audit.events(t), func(e string) bool { // nobody led the catalog: it was asked again
+	got := slices.DeleteFunc(events(t, &s.audit), func(e string) bool { // nobody led the catalog: it was asked again
 		return strings.HasPrefix(e, "node.join n") && strings.Contains(e, " refused ") && !strings.HasSuffix(e, " refused "+used)
 	})
 	if got = slices.Compact(got); !slices.Equal(got, want) { // an answer that was lost: likewise
 		t.Errorf("audited %q, want %q", got, want)
 	}
-	if text := s.audit.text.String(); strings.Contains(text, made.Token) || !strings.Contains(text, made.ID) {
+	if text := s.audit.String(); strings.Contains(text, made.Token) || !strings.Contains(text, made.ID) {
 		t.Error("the audit log has the secret, or not the token's id")
 	}
 }

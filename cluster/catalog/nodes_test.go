@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -16,6 +15,7 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/host"
+	"github.com/quorate/quorate/cluster/logtest"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 )
@@ -39,24 +39,6 @@ func await(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// lines collects what is logged.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // node is what a catalog stands on: the links of a node, and the host of its queue groups, of which there are none.
 type node struct {
 	*host.Host
@@ -70,14 +52,14 @@ type node struct {
 type trio struct {
 	t     *testing.T
 	hosts []*node
-	log   *lines
+	log   *logtest.Lines
 }
 
 var trioNames = []string{"n1", "n2", "n3"}
 
 func mustTrio(t *testing.T, tune ...func(*host.Config)) *trio {
 	t.Helper()
-	c := &trio{t: t, log: &lines{}}
+	c := &trio{t: t, log: &logtest.Lines{}}
 	listeners := map[string]net.Listener{}
 	for _, name := range trioNames {
 		listeners[name] = mustListen(t)
@@ -100,11 +82,11 @@ func mustListen(t *testing.T) net.Listener {
 // mustAlone starts a node that is alone.
 func mustAlone(t *testing.T, tune ...func(*host.Config)) *node {
 	t.Helper()
-	return mustNode(t, "n1", map[string]net.Listener{"n1": mustListen(t)}, &lines{}, tune...)
+	return mustNode(t, "n1", map[string]net.Listener{"n1": mustListen(t)}, &logtest.Lines{}, tune...)
 }
 
 // mustNode starts one of these nodes.
-func mustNode(t *testing.T, name string, listeners map[string]net.Listener, log *lines, tune ...func(*host.Config)) *node {
+func mustNode(t *testing.T, name string, listeners map[string]net.Listener, log *logtest.Lines, tune ...func(*host.Config)) *node {
 	t.Helper()
 	others := map[string]string{}
 	for n, l := range listeners {

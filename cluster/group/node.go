@@ -186,13 +186,13 @@ func (n *Node) Meters() Meters {
 	}
 }
 
-// alive reports whether a node is up, this one or another.
-func (n *Node) alive(node string) bool { return node == n.config.Node || n.config.Mesh.Alive(node) }
+// Alive reports whether a node is up, this one or another.
+func (n *Node) Alive(node string) bool { return node == n.config.Node || n.config.Mesh.Alive(node) }
 
 // unreachable returns those members whose nodes are down.
 func (n *Node) unreachable(members []replica.Member) (nodes []string) {
 	for _, m := range members {
-		if !n.alive(m.Node) {
+		if !n.Alive(m.Node) {
 			nodes = append(nodes, m.Node)
 		}
 	}

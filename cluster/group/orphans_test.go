@@ -8,16 +8,17 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/election"
+	"github.com/quorate/quorate/cluster/peer/peertest"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
 )
 
 // mustOpenValved opens one group, in which a message waits, on three hosts whose links go through a valve, and waits until
 // it sleeps.
-func mustOpenValved(t *testing.T, tune ...any) (c *trio, v *valve, all []*Group) {
+func mustOpenValved(t *testing.T, tune ...any) (c *trio, v *peertest.Valve, all []*Group) {
 	t.Helper()
-	v = &valve{shut: map[string]bool{}, conns: map[*valveConn]bool{}}
-	c = mustTrio(t, append(tune, sleepy, v.tune)...)
+	v = peertest.NewValve()
+	c = mustTrio(t, append(tune, sleepy, v.Tune)...)
 	c.mustOpen(1)
 	c.mustTake(1, enqueues(1, -1, "a"), 1)
 	return c, v, c.mustSleep(1)
@@ -91,7 +92,7 @@ func TestSleepersOfRestartedLeaderFindAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.nodes[trioNames[i]] = l
-	c.hosts[i] = mustHostOf(t, c.hosts[i].dir, trioNames[i], c.nodes, slog.New(slog.NewTextHandler(c.log, nil)), sleepy, v.tune)
+	c.hosts[i] = mustHostOf(t, c.hosts[i].dir, trioNames[i], c.nodes, slog.New(slog.NewTextHandler(c.log, nil)), sleepy, v.Tune)
 	await(t, "another leads", func() bool { return c.leads(1) })
 	c.mustOpenAt(c.hosts[i], 1)
 	c.mustServe(1, 2)
@@ -157,7 +158,7 @@ func TestWakeWaitsForNobody(t *testing.T) {
 	if !g.Won(term) {
 		t.Fatal("it does not lead")
 	}
-	v.set(g.node.config.Node, true)
+	v.Set(g.node.config.Node, true)
 	mustSubmit(t, g, enqueues(2, -1, "b"))
 	awake := make(chan bool)
 	go func() {
@@ -173,7 +174,7 @@ func TestWakeWaitsForNobody(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("who wakes the group waits for other members")
 	}
-	v.set(g.node.config.Node, false)
+	v.Set(g.node.config.Node, false)
 	o := c.host(g).outside
 	o.await(t, "the message that has waited is taken, or comes back since others have lost patience", func() bool {
 		return len(o.outcomes) > 0 || o.undecided > 0

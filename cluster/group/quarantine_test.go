@@ -1,17 +1,16 @@
 package group
 
 import (
-	"bytes"
 	"log/slog"
 	"net"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/logtest"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
@@ -22,33 +21,15 @@ import (
 type trio struct {
 	t     testing.TB
 	hosts []*lone
-	log   *lines
+	log   *logtest.Lines
 	nodes map[string]net.Listener
-}
-
-// lines collects what is logged.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 var trioNames = []string{"n1", "n2", "n3"}
 
 func mustTrio(t testing.TB, tune ...any) *trio {
 	t.Helper()
-	c := &trio{t: t, log: &lines{}}
+	c := &trio{t: t, log: &logtest.Lines{}}
 	c.nodes = map[string]net.Listener{}
 	for _, name := range trioNames {
 		c.nodes[name] = mustListen(t)

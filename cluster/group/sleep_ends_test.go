@@ -196,13 +196,13 @@ func TestSleepersWakeForWhoLacks(t *testing.T) {
 	t.Parallel()
 	c, v, all := mustOpenValved(t)
 	g, away := all[0], all[2]
-	v.set(away.node.config.Node, true)
+	v.Set(away.node.config.Node, true)
 	await(t, "it is down", func() bool { return !g.node.config.Mesh.Alive(away.node.config.Node) })
 	c.mustTake(1, enqueues(2, -1, "b"), 2)
 	await(t, "the others sleep", func() bool {
 		return !slices.ContainsFunc(all, func(r *Group) bool { return r != away && !r.Asleep() })
 	})
-	v.set(away.node.config.Node, false)
+	v.Set(away.node.config.Node, false)
 	await(t, "it has everything", func() bool { return ready(away) == 2 })
 }
 

@@ -4,22 +4,24 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer/peertest"
 )
 
 // noTimers leaves raft without timers, as in production.
 func noTimers(c *HostConfig) { c.Heartbeat = 0 }
 
 // mustCut returns three hosts without timers of raft, and what cuts them off.
-func mustCut(t *testing.T) (*trio, *valve) {
+func mustCut(t *testing.T) (*trio, *peertest.Valve) {
 	t.Helper()
-	v := &valve{shut: map[string]bool{}, conns: map[*valveConn]bool{}}
-	return mustTrio(t, v.tune, noTimers), v
+	v := peertest.NewValve()
+	return mustTrio(t, v.Tune, noTimers), v
 }
 
 // mustDepose has another member lead a group whose leader is cut off.
-func (c *trio) mustDepose(v *valve, old *Group) (leader *Group) {
+func (c *trio) mustDepose(v *peertest.Valve, old *Group) (leader *Group) {
 	c.t.Helper()
-	v.set(old.in().Node(), true)
+	v.Set(old.in().Node(), true)
 	leader = c.other(old).Group(old.spec.Group)
 	await(c.t, "another member leads", func() bool {
 		leader.node.config.Mesh.Campaign(leader.spec.Group)
@@ -38,7 +40,7 @@ func TestDeposedLeaderHears(t *testing.T) {
 	if role, _ := old.in().Role(); role != raft.Leader {
 		t.Fatalf("the leader that is cut off is a %v", role)
 	}
-	v.set(old.in().Node(), false)
+	v.Set(old.in().Node(), false)
 	await(t, "it follows", func() bool { return old.Leader() == next.in().Node() && old.Term() == next.Term() })
 }
 
@@ -53,9 +55,9 @@ func TestLinkComesUp(t *testing.T) {
 		return g.in().Reached(follower.in().Node(), g.Term()).Index == g.in().LastIndex() && follower.in().LastIndex() == g.in().LastIndex()
 	})
 	before := mustHaveAll(t, all)
-	v.set(follower.in().Node(), true)
+	v.Set(follower.in().Node(), true)
 	await(t, "no link", func() bool { return !c.host(g).linked(follower.in().Node()) && !c.host(follower).linked(g.in().Node()) })
-	v.set(follower.in().Node(), false)
+	v.Set(follower.in().Node(), false)
 	await(t, "it learns what is committed", func() bool { return follower.AppliedIndex() == before })
 	if last := g.in().LastIndex(); last != before {
 		t.Errorf("the log has grown from %d to %d", before, last)
@@ -118,9 +120,9 @@ func TestRemind(t *testing.T) {
 	await(t, "the member to have the message", func() bool { return follower.in().LastIndex() == g.in().LastIndex() })
 	g.in().Remind(follower.in().Node())
 	await(t, "it has applied the message", func() bool { return ready(follower) == 1 })
-	v.set(follower.in().Node(), true)
+	v.Set(follower.in().Node(), true)
 	c.mustPublish(1, 2, 2)
-	v.set(follower.in().Node(), false)
+	v.Set(follower.in().Node(), false)
 	await(t, "it has the next one", func() bool { return ready(follower) == 2 })
 }
 
@@ -130,7 +132,7 @@ func TestTransferToLoser(t *testing.T) {
 	c, v := mustCut(t)
 	all := c.mustOpen(1)
 	g, loser := all[0], all[2]
-	v.set(loser.in().Node(), true)
+	v.Set(loser.in().Node(), true)
 	await(t, "no link", func() bool { return !c.host(loser).linked(g.in().Node()) })
 	loser.node.config.Mesh.Campaign(1)
 	await(t, "a candidate", func() bool { role, term := loser.in().Role(); return role == raft.Candidate && term == g.Term()+1 })
@@ -141,7 +143,7 @@ func TestTransferToLoser(t *testing.T) {
 		}
 		return next.Leading() != 0 && next.Term() == loser.Term()
 	})
-	v.set(loser.in().Node(), false)
+	v.Set(loser.in().Node(), false)
 	await(t, "it follows, in its own way", func() bool {
 		role, _ := loser.in().Role()
 		return role == raft.Candidate && loser.Leader() == next.in().Node()

@@ -132,7 +132,7 @@ func (v *Voting) End() { v.group.changing.Unlock() }
 // mayVote reports what of raft's conditions for a vote is not on disk: no leader is known, the term is one, and the candidate is a voter.
 // A replica that has more than the candidate does not vote, nor does it take the term.
 func (n *Node) mayVote(r *Record, candidate string, it election.Item) bool {
-	led := r.leads || r.leader != "" && r.leader != candidate && n.alive(r.leader) && !n.Restarted(r)
+	led := r.leads || r.leader != "" && r.leader != candidate && n.Alive(r.leader) && !n.Restarted(r)
 	votes := func(node string) bool {
 		return slices.Contains(r.members, replica.Member{Node: node, Voter: true})
 	}

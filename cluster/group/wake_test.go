@@ -44,7 +44,7 @@ func TestWakeOfDeposedLeader(t *testing.T) {
 	t.Parallel()
 	c, v, all := mustOpenValved(t)
 	old, o := all[0], c.host(all[0]).outside
-	v.set(old.node.config.Node, true)
+	v.Set(old.node.config.Node, true)
 	at := old.AppliedIndex()
 	mustSubmit(t, old, enqueues(2, -1, "lost"))
 	await(t, "the entry is in one log", func() bool { return old.Progress().Last == at+1 })
@@ -58,7 +58,7 @@ func TestWakeOfDeposedLeader(t *testing.T) {
 		_ = next.Submit(enqueues(2, -1, "kept")) // a copy costs nothing, and it may have been told twice to stand
 		return ready(next) == 2
 	})
-	v.set(old.node.config.Node, false)
+	v.Set(old.node.config.Node, false)
 	o.await(t, "the first one may be lost", func() bool { return o.undecided > 0 })
 	for _, g := range all {
 		await(t, "everybody has the other one", func() bool { return ready(g) == 2 && g.Term() == next.Term() })

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/election"
+	"github.com/quorate/quorate/cluster/peer/peertest"
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
 )
@@ -30,8 +31,8 @@ func TestFalseAlarmCostsNoTerm(t *testing.T) {
 // falseAlarm returns false if the alarm was so long that others may stand.
 func falseAlarm(t *testing.T, idle time.Duration) bool {
 	t.Helper()
-	v := &valve{shut: map[string]bool{}, conns: map[*valveConn]bool{}}
-	c := mustTrio(t, sleepy, v.tune, func(c *Config) { c.IdleAfter = idle })
+	v := peertest.NewValve()
+	c := mustTrio(t, sleepy, v.Tune, func(c *Config) { c.IdleAfter = idle })
 	terms := map[fsm.GroupID]uint64{}
 	for id := fsm.GroupID(1); id <= 8; id++ {
 		mustSubmit(t, c.mustOpen(id)[0], enqueues(1, -1, "a"))
@@ -51,10 +52,10 @@ func falseAlarm(t *testing.T, idle time.Duration) bool {
 		}
 	}
 	began := time.Now()
-	v.set("n1", true)
+	v.Set("n1", true)
 	links(false)
 	<-time.After(3 * time.Second / 2)
-	v.set("n1", false)
+	v.Set("n1", false)
 	links(true)
 	for _, h := range c.hosts {
 		for id := range terms {

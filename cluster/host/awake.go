@@ -22,13 +22,17 @@ type awake struct {
 
 // Opened implements group.Attendant.
 func (a *awake) Opened() {
-	h := a.host
-	h.groups.add(a)
-	a.Raft().RegisterObserver(raft.NewObserver(h.observed, true, wanted))
+	a.host.groups.add(a)
+	a.observe()
+	a.host.elections.Begin(a)
+}
+
+// observe has the host act on what raft does, and begins to watch a learner.
+func (a *awake) observe() {
+	a.Raft().RegisterObserver(raft.NewObserver(a.host.observed, true, wanted))
 	if a.IsLearner() {
-		h.learners.Begin(a.ID(), a)
+		a.host.learners.Begin(a.ID(), a)
 	}
-	h.elections.Begin(a)
 }
 
 // Resumed implements group.Attendant.
@@ -37,10 +41,7 @@ func (a *awake) Resumed() { a.host.groups.woken(a) }
 // Woken implements group.Attendant: the host acts on changes of an instance that has woken, and on those that it has missed.
 func (a *awake) Woken(r *group.Record) {
 	h := a.host
-	a.Raft().RegisterObserver(raft.NewObserver(h.observed, true, wanted))
-	if a.IsLearner() {
-		h.learners.Begin(a.ID(), a)
-	}
+	a.observe()
 	if leads := a.IsLeader(); leads != a.Serves() {
 		if !leads {
 			a.TenureEnded()

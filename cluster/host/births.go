@@ -66,7 +66,7 @@ func (v *voter) inquire(groups []*group.Group) {
 	h, ask := v.host, map[string][]byte{}
 	for _, g := range groups {
 		for _, m := range g.Configuration() {
-			if m.Node != h.config.Node && v.alive(m.Node) {
+			if m.Node != h.config.Node && h.node.Alive(m.Node) {
 				ask[m.Node] = election.AppendItem(ask[m.Node], election.Item{Kind: election.ItemVote, Group: g.ID()})
 			}
 		}
@@ -80,7 +80,7 @@ func (v *voter) inquire(groups []*group.Group) {
 func (v *voter) hasMajority(r *group.Record) bool {
 	up := 0
 	for _, m := range r.Members() {
-		if v.alive(m.Node) {
+		if v.host.node.Alive(m.Node) {
 			up++
 		}
 	}

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -17,7 +16,9 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/logtest"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/peer/peertest"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
@@ -294,33 +295,15 @@ func expire(t *testing.T, g *group.Group) {
 type trio struct {
 	t     testing.TB
 	hosts []*lone
-	log   *lines
+	log   *logtest.Lines
 	nodes map[string]net.Listener
-}
-
-// lines collects what is logged.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 var trioNames = []string{"n1", "n2", "n3"}
 
 func mustTrio(t testing.TB, tune ...any) *trio {
 	t.Helper()
-	c := &trio{t: t, log: &lines{}}
+	c := &trio{t: t, log: &logtest.Lines{}}
 	c.nodes = map[string]net.Listener{}
 	for _, name := range trioNames {
 		c.nodes[name] = mustListen(t)
@@ -586,10 +569,10 @@ func (c *trio) other(g *group.Group) *lone {
 func noTimers(c *Config) { c.Heartbeat = 0 }
 
 // mustCut returns three hosts without timers of raft, and what cuts them off.
-func mustCut(t *testing.T) (*trio, *valve) {
+func mustCut(t *testing.T) (*trio, *peertest.Valve) {
 	t.Helper()
-	v := &valve{shut: map[string]bool{}, conns: map[*valveConn]bool{}}
-	return mustTrio(t, v.tune, noTimers), v
+	v := peertest.NewValve()
+	return mustTrio(t, v.Tune, noTimers), v
 }
 
 // bothKinds runs a test on a replica and on a local queue.

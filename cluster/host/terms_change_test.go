@@ -88,7 +88,7 @@ func (c *terms) failsToTransfer() {
 func (c *terms) cutsOff() {
 	g := c.busy()
 	old := c.at(g)
-	c.valve.set(trioNames[old], true)
+	c.valve.Set(trioNames[old], true)
 	end := in(g).LastIndex()
 	batch := c.publisher.unanswered
 	c.publish(20, -1)
@@ -98,7 +98,7 @@ func (c *terms) cutsOff() {
 	next := c.elect(c.next(g), old)
 	c.publish(20, -1)
 	c.until("the others go on", func() bool { return len(c.publisher.unanswered) == 0 })
-	c.valve.set(trioNames[old], false)
+	c.valve.Set(trioNames[old], false)
 	c.until("the deposed leader follows", func() bool {
 		return g.Leading() == 0 && g.Term() >= next.Term() && g.AppliedIndex() >= next.AppliedIndex()
 	})
@@ -109,7 +109,7 @@ func (c *terms) cutsOff() {
 func (c *terms) bringsBack() {
 	g := c.busy()
 	old := c.at(g)
-	c.valve.set(trioNames[old], true)
+	c.valve.Set(trioNames[old], true)
 	end := in(g).LastIndex()
 	c.publish(20, -1)
 	if c.publisher.submit(c.host(g).outside, g, c.publisher.unanswered) == nil {
@@ -120,7 +120,7 @@ func (c *terms) bringsBack() {
 	next := c.elect((old+1)%len(c.hosts), old)
 	c.publish(20, -1)
 	c.until("the others go on", func() bool { return len(c.publisher.unanswered) == 0 })
-	c.valve.set(trioNames[old], false)
+	c.valve.Set(trioNames[old], false)
 	c.restart(old)
 	c.until("the one that is back follows", func() bool {
 		g := c.hosts[old].Group(1)
@@ -261,7 +261,7 @@ func TestDeposedLeaderAnswersNothing(t *testing.T) {
 	c.traffic(5)
 	g := c.leader()
 	old := c.at(g)
-	c.valve.set(trioNames[old], true)
+	c.valve.Set(trioNames[old], true)
 	o := c.runs[old].outside
 	o.mu.Lock()
 	answers := len(o.outcomes)
@@ -269,7 +269,7 @@ func TestDeposedLeaderAnswersNothing(t *testing.T) {
 	c.publish(10, -1) // it does not know
 	c.elect((old+1)%len(c.hosts), old)
 	c.rest()
-	c.valve.set(trioNames[old], false)
+	c.valve.Set(trioNames[old], false)
 	c.until("the deposed leader follows", func() bool { return g.Leading() == 0 && g.AppliedIndex() >= c.leader().AppliedIndex() })
 	o.await(t, "it is said that what it had taken is lost", func() bool { return o.undecided > 0 })
 	o.mu.Lock()

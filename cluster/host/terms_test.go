@@ -2,76 +2,22 @@ package host
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/group"
-	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/peer/peertest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
-
-// valve lets the links between nodes through, or not.
-type valve struct {
-	mu    sync.Mutex
-	shut  map[string]bool // nodes without links
-	conns map[*valveConn]bool
-}
-
-// valveConn is a connection that a node has made.
-type valveConn struct {
-	net.Conn
-	ends [2]string
-}
-
-var errShut = errors.New("the valve is shut")
-
-// tune makes the links of a node go through the valve.
-func (v *valve) tune(c *peer.Config) {
-	from, nodes := c.Node, map[string]string{}
-	for name, addr := range c.Peers {
-		nodes[addr] = name
-	}
-	c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		to := nodes[addr]
-		if v.shut[from] || v.shut[to] {
-			return nil, errShut
-		}
-		n, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-		if err != nil {
-			return nil, err
-		}
-		conn := &valveConn{n, [2]string{from, to}}
-		v.conns[conn] = true
-		return conn, nil
-	}
-}
-
-// set cuts a node off, or lets it have links again.
-func (v *valve) set(node string, shut bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.shut[node] = shut
-	for conn := range v.conns {
-		if shut && slices.Contains(conn.ends[:], node) {
-			_ = conn.Close() // both ends see it
-			delete(v.conns, conn)
-		}
-	}
-}
 
 // terms is a group of three replicas whose leader changes, and a client of it, who
 // publishes, consumes, and asks again for whatever it has had no answer to. What
@@ -79,7 +25,7 @@ func (v *valve) set(node string, shut bool) {
 type terms struct {
 	*trio
 	tune  []any
-	valve *valve
+	valve *peertest.Valve
 	runs  []*termsRun // of hosts, as they were started
 	log   map[uint64]*raft.Log
 	// samples are hashes of replicas by index.
@@ -127,7 +73,7 @@ type termsCommand struct {
 func mustTerms(t *testing.T, tune ...any) *terms {
 	c := &terms{
 		tune:  tune,
-		valve: &valve{shut: map[string]bool{}, conns: map[*valveConn]bool{}},
+		valve: peertest.NewValve(),
 		log:   map[uint64]*raft.Log{}, samples: map[uint64][32]byte{}, accepted: map[uint64]fsm.Ref{},
 		times: map[fsm.Ref]int{}, requeued: map[fsm.Ref]bool{},
 	}
@@ -135,7 +81,7 @@ func mustTerms(t *testing.T, tune ...any) *terms {
 		return &termsStream{id: fsm.SessionID{Node: 1, Boot: 5, Num: n}, next: 1, answers: map[uint64]fsm.Code{}, submitted: map[termsSubmission]int{}, light: light}
 	}
 	c.publisher, c.consumer = stream(1, false), stream(2, true)
-	c.trio = mustTrio(t, append(tune, c.valve.tune)...)
+	c.trio = mustTrio(t, append(tune, c.valve.Tune)...)
 	for i, h := range c.hosts {
 		c.runs = append(c.runs, &termsRun{name: trioNames[i], outside: h.outside})
 	}
@@ -153,7 +99,7 @@ func (c *terms) restart(i int) {
 		c.t.Fatal(err)
 	}
 	c.nodes[name] = l
-	c.hosts[i] = mustHostOf(c.t, c.hosts[i].dir, name, c.nodes, slog.New(slog.NewTextHandler(c.trio.log, nil)), append(c.tune, c.valve.tune)...)
+	c.hosts[i] = mustHostOf(c.t, c.hosts[i].dir, name, c.nodes, slog.New(slog.NewTextHandler(c.trio.log, nil)), append(c.tune, c.valve.Tune)...)
 	c.runs = append(c.runs, &termsRun{name: name, outside: c.hosts[i].outside})
 	c.mustOpenAt(c.hosts[i], 1)
 }

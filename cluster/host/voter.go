@@ -114,7 +114,7 @@ func (v *voter) candidate(id fsm.GroupID, r *group.Record, dead string) (chosen 
 	}
 	best := uint64(0)
 	for _, m := range r.Members() {
-		if !m.Voter || m.Node == dead || !v.alive(m.Node) || v.host.elections.Draining(m.Node) {
+		if !m.Voter || m.Node == dead || !v.host.node.Alive(m.Node) || v.host.elections.Draining(m.Node) {
 			continue
 		}
 		hash := fnv.New64a()
@@ -124,10 +124,6 @@ func (v *voter) candidate(id fsm.GroupID, r *group.Record, dead string) (chosen 
 		}
 	}
 	return chosen
-}
-
-func (v *voter) alive(node string) bool {
-	return node == v.host.config.Node || v.host.config.Mesh.Alive(node)
 }
 
 // stand asks the other members for their votes while this node's own become durable.
@@ -142,7 +138,7 @@ func (v *voter) stand(items []election.Item, of *takeover) {
 		v.polls[it.Group].takeover = of
 		if g := h.groups.sleeper(it.Group); g != nil {
 			for _, m := range g.Configuration() {
-				if m.Voter && m.Node != h.config.Node && v.alive(m.Node) {
+				if m.Voter && m.Node != h.config.Node && h.node.Alive(m.Node) {
 					ask[m.Node] = election.AppendItem(ask[m.Node], it)
 				}
 			}
@@ -232,7 +228,7 @@ func (v *voter) lead(won []election.Item) {
 		}
 		it.Kind = election.ItemWon
 		for _, m := range g.Configuration() {
-			if m.Node != h.config.Node && v.alive(m.Node) {
+			if m.Node != h.config.Node && h.node.Alive(m.Node) {
 				tell[m.Node] = election.AppendItem(tell[m.Node], it)
 			}
 		}

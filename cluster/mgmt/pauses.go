@@ -54,15 +54,11 @@ func (p pauses) resume(w *responder, r *request) {
 }
 
 func (p pauses) perform(w *responder, r *request, c *logpb.Pause) {
-	vhost, name := r.PathValue("vhost"), r.PathValue("name")
-	if !w.hasQueue(r, vhost, name) {
+	q := w.usable(r, catalog.Configure)
+	if q == nil {
 		return
 	}
-	q, err := r.view.UseQueue(catalog.Client{User: r.user.GetName()}, catalog.Configure, vhost, name)
-	if err == nil {
-		err = catalog.CheckPause(r.view.FSMVersion())
-	}
-	if err != nil {
+	if err := catalog.CheckPause(r.view.FSMVersion()); err != nil {
 		w.failed(err)
 		return
 	}

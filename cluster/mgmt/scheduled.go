@@ -265,12 +265,15 @@ func (t retries) wake(w *responder, r *request, howMany func(s *api.QueueStats, 
 }
 
 // readable finds the queue of a request, for a user who may read it, or answers the request.
-func (w *responder) readable(r *request) *catalog.Queue {
+func (w *responder) readable(r *request) *catalog.Queue { return w.usable(r, catalog.Read) }
+
+// usable finds the queue of a request, for a user who may do that with it, or answers the request.
+func (w *responder) usable(r *request, verb catalog.Verb) *catalog.Queue {
 	vhost, name := r.PathValue("vhost"), r.PathValue("name")
 	if !w.hasQueue(r, vhost, name) {
 		return nil
 	}
-	q, err := r.view.UseQueue(catalog.Client{User: r.user.GetName()}, catalog.Read, vhost, name)
+	q, err := r.view.UseQueue(catalog.Client{User: r.user.GetName()}, verb, vhost, name)
 	if err != nil {
 		w.failed(err)
 		return nil

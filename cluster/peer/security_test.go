@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/quorate/quorate/cluster/certs"
+	"github.com/quorate/quorate/cluster/logtest"
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
@@ -86,22 +85,9 @@ func TestTLSRefusesAWrongName(t *testing.T) {
 	}
 }
 
-// logged gathers what a mesh logs.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) lines(with string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.text.String()) {
+// lines counts the logged lines with a text.
+func lines(log *logtest.Lines, with string) (n int) {
+	for line := range strings.Lines(log.String()) {
 		if strings.Contains(line, with) {
 			n++
 		}
@@ -137,7 +123,7 @@ func helloFrom(t *testing.T, node string) *batch {
 // A certificate opens the links of the node that it names, and of no other one.
 func TestNamesAreBoundToCertificates(t *testing.T) {
 	a := mustAuthority(t)
-	var said logged
+	var said logtest.Lines
 	questions := 0
 	c := newCluster(t, true, 3, func(cfg *Config) {
 		cfg.Security = &Security{Keys: a.mustKeys(cfg.Node)}
@@ -175,8 +161,8 @@ func TestNamesAreBoundToCertificates(t *testing.T) {
 		}
 		_ = stream.SendMsg(helloFrom(t, tc.says)) // receiving says why it fails
 		var in inMessage
-		if err := stream.RecvMsg(&in); status.Code(err) != tc.want || tc.log != "" && said.lines(tc.log) != 1 {
-			t.Errorf("%s: %v; logged: %s", tc.name, err, &said.text)
+		if err := stream.RecvMsg(&in); status.Code(err) != tc.want || tc.log != "" && lines(&said, tc.log) != 1 {
+			t.Errorf("%s: %v; logged: %s", tc.name, err, &said)
 		}
 	}
 	if questions != 1 {
@@ -238,7 +224,7 @@ func TestSnapshotsAreBoundToCertificates(t *testing.T) {
 // Who knows no TLS gets nothing but the end of the connection.
 func TestPlainIsRefused(t *testing.T) {
 	a := mustAuthority(t)
-	var said logged
+	var said logtest.Lines
 	c := newCluster(t, true, 2, func(cfg *Config) {
 		cfg.Security = &Security{Keys: a.mustKeys(cfg.Node)}
 		cfg.Logger = slog.New(slog.NewTextHandler(&said, nil))
@@ -253,7 +239,7 @@ func TestPlainIsRefused(t *testing.T) {
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("a plain link: %v", err)
 	}
-	mustWait(t, func() bool { return said.lines(errHandshake.Error()) == 1 }, "the refusal is not logged")
+	mustWait(t, func() bool { return lines(&said, errHandshake.Error()) == 1 }, "the refusal is not logged")
 }
 
 // A node without keys takes no links, and dials none.

@@ -133,7 +133,7 @@ func (k *checker) time() {
 	case Active:
 		k.deadline(m.lease.leaseEnd())
 		k.deadline(m.lease.idleEnd())
-		k.deadline(m.pause.until)
+		k.deadline(m.pause.Until)
 		k.deadline(m.seen.due())
 		if m.hasWork() {
 			k.deadline(m.clock.atOnce())

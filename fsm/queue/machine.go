@@ -179,7 +179,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	m.consumers.measure()
 	m.scratch.begin(cmd.Kind, &m.bounds)
 	if m.pause.over(m.clock.now()) {
-		m.pause = pause{}
+		m.pause = Pause{}
 		m.consumers.reconsider(false)
 	}
 	m.catchUp(eff)
@@ -287,7 +287,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	if k, _, ok := m.timers.nextTimed(); ok {
 		earlier(k.At, ScheduleDue)
 	}
-	earlier(m.pause.until, PauseDue)
+	earlier(m.pause.Until, PauseDue)
 	earlier(m.lease.leaseEnd(), LeaseDue)
 	earlier(m.lease.idleEnd(), LeaseDue)
 	earlier(m.seen.due(), WorkDue)
@@ -535,7 +535,7 @@ type shared struct {
 	clock    clock
 	settings settings
 	counters Counters
-	pause    pause
+	pause    Pause
 	bounds   Bounds
 	scratch  scratch
 	// A snapshot holds version only if it is above 1, so that version 1 keeps its bytes.

@@ -256,8 +256,9 @@ func (m *Machine) Outlook() Outlook {
 	if c := m.consumers.singleActive(); c != nil {
 		o.SingleActive = c.tag
 	}
-	if p := &m.pause; m.paused() {
-		o.Pause = &Pause{p.since, p.until, p.by, p.reason, m.settings.Paused}
+	if m.paused() {
+		p := m.pause
+		o.Pause = &p
 	}
 	return o
 }

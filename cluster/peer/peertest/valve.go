@@ -1,4 +1,5 @@
-package group
+// Package peertest cuts the links between the nodes of a test.
+package peertest
 
 import (
 	"context"
@@ -10,8 +11,8 @@ import (
 	"github.com/quorate/quorate/cluster/peer"
 )
 
-// valve lets the links between nodes through, or not.
-type valve struct {
+// Valve lets the links between nodes through, or not.
+type Valve struct {
 	mu    sync.Mutex
 	shut  map[string]bool // nodes without links
 	conns map[*valveConn]bool
@@ -25,8 +26,13 @@ type valveConn struct {
 
 var errShut = errors.New("the valve is shut")
 
-// tune makes the links of a node go through the valve.
-func (v *valve) tune(c *peer.Config) {
+// NewValve returns a valve that lets all links through.
+func NewValve() *Valve {
+	return &Valve{shut: map[string]bool{}, conns: map[*valveConn]bool{}}
+}
+
+// Tune makes the links of a node go through the valve.
+func (v *Valve) Tune(c *peer.Config) {
 	from, nodes := c.Node, map[string]string{}
 	for name, addr := range c.Peers {
 		nodes[addr] = name
@@ -48,8 +54,8 @@ func (v *valve) tune(c *peer.Config) {
 	}
 }
 
-// set cuts a node off, or lets it have links again.
-func (v *valve) set(node string, shut bool) {
+// Set cuts a node off, or lets it have links again.
+func (v *Valve) Set(node string, shut bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.shut[node] = shut
