@@ -166,6 +166,11 @@ func (r *run) killStarved(n *cluster.Node, starve func() (fed func() error)) (us
 	}
 	// Work does not multiply: some campaigns are late, and are held again.
 	if grown[0] != len(others) || 2*elections > 3*len(orphans) {
+		for _, q := range others {
+			if now[q] != before[q] {
+				r.Logf("%s, which node %d led in term %d, is in term %d", q, leaders[q], before[q], now[q])
+			}
+		}
 		r.Errorf("%d orphans and %d others; queues by how much their terms have grown: %v", len(orphans), len(others), grown)
 	}
 	r.must(fed())

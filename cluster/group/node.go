@@ -107,6 +107,7 @@ type Node struct {
 	applying  applierNode
 	shared    shared
 	latency   latency
+	wakes     wakes
 
 	replays    atomic.Int64  // bytes that the next start applies again, of all groups
 	localBytes atomic.Int64  // of the payloads of local queues
@@ -116,7 +117,7 @@ type Node struct {
 
 // NewNode returns what the groups of a node share, of which there are none yet.
 func NewNode(c Config, hooks Hooks) *Node {
-	n := &Node{config: c, Hooks: hooks, admission: newAdmission()}
+	n := &Node{config: c, Hooks: hooks, admission: newAdmission(), wakes: newWakes()}
 	n.lines.Now = time.Now
 	n.applying = applierNode{newest: c.Newest, late: c.Late, fail: n.fail, boots: hooks.Boots}
 	return n

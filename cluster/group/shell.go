@@ -463,8 +463,25 @@ func (g *Group) Submit(b Batch) error {
 func (g *Group) Call() {
 	if g.calling.CompareAndSwap(false, true) {
 		g.node.Tasks.Go(func() {
+			slots := g.node.wakes.followers
+			if r := g.asleep.Load(); r != nil && r.leads {
+				slots = g.node.wakes.leaders
+			}
+			slots <- struct{}{}
+			defer func() { <-slots }()
 			g.calling.Store(false)
 			g.Wake()
 		})
 	}
+}
+
+// wakes has groups that are called wake in the order of their calls, wakesAtOnce at a time. If a crowd woke at once on a busy
+// machine, none would be awake before all are: their leaders would be taken for stuck ones. Followers have slots of their
+// own: who waits for one is a leader of another node, which is awake.
+type wakes struct{ leaders, followers chan struct{} }
+
+const wakesAtOnce = 8
+
+func newWakes() wakes {
+	return wakes{make(chan struct{}, wakesAtOnce), make(chan struct{}, wakesAtOnce)}
 }

@@ -2,6 +2,7 @@ package group
 
 import (
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -78,4 +79,39 @@ func TestGroupLogger(t *testing.T) {
 			t.Errorf("no %q in %s", want, b.String())
 		}
 	}
+}
+
+// Leaders of a node that are called wake a few at a time. Followers do not wait for them: their leaders are awake, and wait.
+func TestWakesAtOnce(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, sleepy)
+	c.mustOpen(1)
+	c.mustOpen(2)
+	led := c.mustSleep(1)[0]
+	n := led.node
+	follows := c.mustSleep(2)
+	if follows[0].node == n {
+		if err := follows[0].Transfer(follows[1].node.config.Node); err != nil {
+			t.Fatal(err)
+		}
+		follows = c.mustSleep(2)
+	}
+	led = c.mustSleep(1)[0]
+	for range wakesAtOnce {
+		n.wakes.leaders <- struct{}{}
+	}
+	led.Call()
+	for _, g := range follows {
+		if g.node == n {
+			g.Call()
+		}
+	}
+	await(t, "a follower wakes", func() bool {
+		return slices.ContainsFunc(follows, func(g *Group) bool { return g.node == n && !g.Asleep() })
+	})
+	if !led.Asleep() {
+		t.Error("a leader wakes though others do")
+	}
+	<-n.wakes.leaders
+	await(t, "the leader wakes", func() bool { return !led.Asleep() })
 }

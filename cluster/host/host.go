@@ -85,12 +85,7 @@ func New(c Config) *Host {
 	c.Clock.WhenAhead(h.ticker.wakeAll)
 	h.catchUp.free = catchUpBytes
 	links := election.Config{Node: c.Node, Links: c.Mesh, Kind: c.KindElection, Logger: c.Logger, Spawn: h.tasks.Go}
-	h.elections = election.New(links, c.Drains, &h.sleepers, func(id fsm.GroupID) election.Electable {
-		if g := h.groups.replica(id); g != nil {
-			return g
-		}
-		return nil
-	})
+	h.elections = election.New(links, c.Drains, &h.sleepers, h.electable)
 	links.Kind = c.KindLearner
 	h.learners = election.NewLearners(links, h.learnerGroup)
 	h.snapshots = newSnapshots(h)
@@ -108,6 +103,15 @@ func New(c Config) *Host {
 		Throttle: func(of *replica.Replica) group.Throttle { return newThrottle(&h.catchUp, of, h.stop) },
 	})
 	return h
+}
+
+// electable returns a replica that is awake. One that is being woken is not: its raft knows of no leader yet, be it that this
+// replica is, and would say so. Its record answers for it.
+func (h *Host) electable(id fsm.GroupID) election.Electable {
+	if g := h.groups.replica(id); g != nil && !g.Shell().Asleep() {
+		return g
+	}
+	return nil
 }
 
 // Start starts timers, elections and snapshots.

@@ -422,7 +422,9 @@ func (s *sleepers) Disturbed(from string, items []byte) {
 // those that sleep are woken, and those that have woken and heard of no leader search.
 func (s *sleepers) sweep(now time.Time) {
 	h := s.host
-	for _, i := range h.groups.replicas(func(i *awake) bool { return (i.Slept() != nil || s.after > 0) && i.Leaderless() }) {
+	for _, i := range h.groups.replicas(func(i *awake) bool {
+		return (i.Slept() != nil || s.after > 0) && i.Leaderless() && !i.Shell().Asleep()
+	}) {
 		if leader := i.Leader(); !i.IsClosed() && (leader == "" || !h.config.Mesh.Alive(leader) || s.host.node.Restarted(i.Slept())) {
 			i.Search()
 		}

@@ -165,3 +165,41 @@ func TestSleeperSaysThatItLeads(t *testing.T) {
 		t.Errorf("a follower answers %v, and wakes: %v", answer, wakes)
 	}
 }
+
+// While a leader is being woken its raft leads nobody yet, and knows of no leader. Who asks for one meanwhile is answered
+// by the record: else a member would stand for election that has the same log.
+func TestLeaderThatWakesSaysThatItLeads(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, sleepy)
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
+	g := c.mustSleep(1)[0]
+	h, other, r := c.host(g), c.other(g), g.Record()
+	ask := election.Item{Kind: election.ItemAsk, Group: 1, Term: r.At().Raft, Position: r.At().Position}
+	attend := h.node.Attend
+	asked := make(chan bool, 1)
+	h.node.Attend = func(i *group.Instance) group.Attendant {
+		return resuming{attend(i), func() {
+			answer, _ := h.sleepers.Heard(other.config.Node, ask)
+			asked <- h.electable(1) == nil && answer != nil
+		}}
+	}
+	g.Wake()
+	if !<-asked {
+		t.Error("it is asked as one that is awake")
+	}
+	if h.electable(1) == nil {
+		t.Error("it is not when it is awake")
+	}
+}
+
+// resuming does something when an instance runs again, before it leads.
+type resuming struct {
+	group.Attendant
+	resumed func()
+}
+
+func (r resuming) Resumed() {
+	r.Attendant.Resumed()
+	r.resumed()
+}

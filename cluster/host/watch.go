@@ -17,9 +17,12 @@ const (
 	// manyStalls: for each further manyStalls stalled leaders, every leader is given one more
 	// bound. When many stall at once, a busy machine is a more likely cause than a fault of each,
 	// and elections would make it busier.
-	manyStalls = 256
-	// maxBounds is how many bounds more a leader is given at most because others get on.
+	manyStalls = 64
+	// maxBounds is how many bounds more a leader is given at most because others wait, too, or get on.
 	maxBounds = 15
+	// lastOfCrowd: who is last of a crowd may wait so many times as long as the crowd takes on average. Its work
+	// passes through several nodes, and each of them takes it up in an order of its own.
+	lastOfCrowd = 2
 	// keptResignations is how many resignations are remembered.
 	keptResignations = 16
 )
@@ -146,7 +149,7 @@ func (w *watch) check() bool {
 		} else {
 			x.crowd = 0
 		}
-		bound := w.bound + max(w.bound*time.Duration(x.crowd/manyStalls), served.waitFor(x.crowd-1, now, w.bound))
+		bound := w.bound + max(w.bound*time.Duration(min(x.crowd/manyStalls, maxBounds)), served.waitFor(lastOfCrowd*(x.crowd-1), now, w.bound))
 		if was.Waits && (!x.Entries.Waits || x.Entries.Progress != was.Progress) {
 			done++
 		}

@@ -279,7 +279,7 @@ func stuck(t *testing.T, g *group.Group) {
 	await(t, "it has something to do", i.Busy)
 }
 
-// The last of many leaders that get on one after the other waits for as long as all of them need, and no longer.
+// The last of many leaders that get on one after the other waits for twice as long as all of them need, and no longer.
 func TestLastOfCrowd(t *testing.T) {
 	clock := &handClock{}
 	c := mustTrio(t, quickWatch, patientRaft, clock.set)
@@ -292,7 +292,7 @@ func TestLastOfCrowd(t *testing.T) {
 		wait    time.Duration // quarters of a bound
 		others  int           // that still wait, where ten get on in each bound
 		stalled int
-	}{{0, 40, 0}, {1, 40, 0}, {4, 20, 0}, {4, 1, 0}, {2, 1, 0}, {8, 1, 1}} {
+	}{{0, 40, 0}, {1, 40, 0}, {4, 20, 0}, {4, 1, 0}, {2, 1, 0}, {8, 1, 0}, {2, 1, 1}} {
 		clock.pass(tc.wait * w.bound / 4)
 		w.mu.Lock()
 		w.slow, w.served = tc.others+1, throughput{clock.now(), 10, 10}
