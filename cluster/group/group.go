@@ -83,6 +83,8 @@ type Instance struct {
 	users      users         // calls that keep it awake
 	ledIn      atomic.Uint64 // term of the last leader that was seen; 0: none was
 	wish       wish          // for a leader
+
+	snapshotting worker.LongLock // one snapshot is written at a time
 }
 
 // Open starts this node's replica of a group, for the first time or again.
