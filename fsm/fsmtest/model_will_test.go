@@ -68,9 +68,6 @@ func (q *model) carryOut(k logpb.Command_Kind) {
 			q.counters.Unscheduled++
 			x.id, x.ttl, x.ceiling, x.expireAt = "", 0, 0, 0
 		}
-		if x.place == delayed || x.place == scheduled {
-			q.active = q.clock
-		}
 		q.die(x, logpb.Death_QUEUE_DELETED)
 	}
 	q.settleGroups()

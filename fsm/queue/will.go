@@ -61,12 +61,12 @@ func (m *Machine) takeUnwilled() uint32 {
 		}
 	}
 	if h != 0 {
-		m.leaveWaiting(h)
+		m.aside.takeWaiting(h)
 		return h
 	}
 	h = m.messages.head(scheduledList)
 	due := m.messages.scheduleInfo(h).scheduledFor
-	m.unschedule(h)
+	m.messages.remove(h)
 	m.counters.Unscheduled++
 	m.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due})
 	m.messages.Mut(h).expireAt = 0
