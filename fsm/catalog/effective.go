@@ -113,6 +113,7 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 	e.setForward(c)
 	c.DeadlineOrder = byDeadline(q.Arguments)
 	c.DedupWindow = uint64(e.value("dedup-window").GetInt())
+	c.Unique = e.unique() != ""
 	c.AuditMaxPlusOne = stored(e.value("audit-max"))
 	return c
 }
@@ -295,8 +296,9 @@ const noEnds = 1
 // Needs says what a queue must be told about a message besides what all queues
 // are told.
 type Needs struct {
-	MessageID bool // it finds duplicates by it
-	Label     bool // it remembers what publishers call messages, for its record of ends
+	MessageID bool   // it finds duplicates by it
+	Label     bool   // it remembers what publishers call messages, for its record of ends
+	Unique    string // what makes the key of a message, see UniqueKey; empty: it asks for none
 	// Times are headers in which messages say when they are due and when they expire; nil: it reads none.
 	Times *HeaderTimes
 }
@@ -314,7 +316,7 @@ func (vs *vhosts) Needs(q *Queue) Needs {
 		return Needs{Label: true}
 	}
 	e := effective{q.Arguments, vs.match(q).definition()}
-	n := Needs{MessageID: e.value("dedup-window").GetInt() != 0, Label: stored(e.value("audit-max")) != noEnds}
+	n := Needs{MessageID: e.value("dedup-window").GetInt() != 0, Label: stored(e.value("audit-max")) != noEnds, Unique: e.unique()}
 	due, expiry := e.value("delivery-time-header"), e.value("expiry-header")
 	if due != nil || expiry != nil {
 		n.Times = &HeaderTimes{string(due.GetStr()), string(expiry.GetStr()), fsm.Millis(e.value("delivery-delay").GetInt())}

@@ -11,6 +11,7 @@ type taste struct {
 	parks   bool // they park what fails too often
 	credit  bool // consumers are in credit mode
 	pauses  bool // they are paused and resumed
+	unique  bool // they go by keys
 }
 
 func (x *taste) draw(g *generator, groups bool) {
@@ -22,6 +23,9 @@ func (x *taste) draw(g *generator, groups bool) {
 		g.meta.Version = newestVersion
 	}
 	if x.pauses = g.oneIn("pauses", 4); x.pauses {
+		g.meta.Version = newestVersion
+	}
+	if x.unique = g.oneIn("unique", 4); x.unique {
 		g.meta.Version = newestVersion
 	}
 	if x.groups = groups || g.oneIn("groups", 3); x.groups {
@@ -38,6 +42,7 @@ func (x *taste) settings(g *generator, c *logpb.QueueConfig) {
 		c.DeadLetter, c.DeliveryLimitSet, c.DeliveryLimit = false, false, int64(of(g, "low limit", 0, 0, 1))
 	}
 	c.Paused = g.oneIn("paused", 30) || x.pauses && g.oneIn("paused by policy", 8)
+	c.Unique = x.unique != g.oneIn("other uniqueness", 20)
 	x.groupSettings(g, c)
 }
 
@@ -57,6 +62,9 @@ func (x *taste) consumer(g *generator, c *logpb.Consume) {
 func (x *taste) message(g *generator, e *logpb.Enqueue) {
 	if x.window && g.n("with id", 3) != 2 {
 		e.MessageId = of(g, "message id", "a", "b", "c", "d", "e")
+	}
+	if x.unique && g.n("with key", 4) != 3 {
+		e.UniqueKey = []byte("the sixteenth " + of(g, "key", "a ", "b ", "c ", "d ", "", "e"))
 	}
 	if x.groups && g.n("with group", 4) != 3 {
 		e.GroupId = of(g, "group", groupIDs...)

@@ -143,6 +143,7 @@ type message struct {
 	place     place
 	came      fsm.Time // when its entry was applied
 	label              // what its publisher calls it
+	key       string   // while it is there no other one with the key is taken; empty: it has none
 
 	schedule
 	delivered
