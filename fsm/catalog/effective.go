@@ -34,11 +34,13 @@ func (v *View) Settings(q *Queue, d Defaults) *logpb.QueueConfig {
 }
 
 // queueSettings are q.settings of the cluster's version: before 3 no queue is told
-// whether its delivery limit is the default one, which programs of that time do not
-// know.
+// what programs of that time do not know, such as whether its delivery limit is the
+// default one.
 func (s *clusterSettings) queueSettings(q *Queue, f policyMatch, d Defaults) *logpb.QueueConfig {
 	c := q.settings(f, d)
-	c.DeliveryLimitSet = c.DeliveryLimitSet && s.FSMVersion() >= 3
+	if s.FSMVersion() < 3 {
+		c.DeliveryLimitSet, c.Unique, c.MaxPrefetch = false, false, 0
+	}
 	return c
 }
 
@@ -114,6 +116,7 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 	c.DeadlineOrder = byDeadline(q.Arguments)
 	c.DedupWindow = uint64(e.value("dedup-window").GetInt())
 	c.Unique = e.unique() != ""
+	c.MaxPrefetch = uint32(e.value("max-prefetch").GetInt())
 	c.AuditMaxPlusOne = stored(e.value("audit-max"))
 	return c
 }

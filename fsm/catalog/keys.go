@@ -149,6 +149,7 @@ var keys = []key{
 	{name: "max-priority", value: value{reason: checkMaxPriority}, declared: compared},
 	{name: "overflow", value: among("invalid_overflow", overflows...), declared: compared, what: "a valid overflow value", merge: strongWins, argue: strongWins},
 	{name: "single-active-consumer", value: yesOrNo, declared: compared},
+	{name: "max-prefetch", value: whole(1, fsm.MaxHeld), declared: compared, what: "a valid maximum prefetch", merge: smaller, argue: smaller, since: prefetchLimits},
 	{name: "consumer-timeout", value: whole(0, math.MaxInt64-1), declared: compared, what: "a valid consumer timeout", argue: smaller},
 	{name: "consumer-timeout-action", value: among("invalid_consumer_timeout_action", timeoutActions...), declared: compared, what: "a valid consumer timeout action", argue: weakWins},
 	{name: "consumer-disconnected-timeout", value: whole(0, math.MaxInt64-1), declared: compared, what: "a valid consumer timeout", argue: smaller},
@@ -310,6 +311,9 @@ func UniqueKey(by string, property func(name string) []byte) []byte {
 	sum := sha256.Sum256(append([]byte(by+"\x00"), text...))
 	return sum[:16]
 }
+
+// prefetchLimits is the version from which on queues limit the prefetch of their consumers.
+const prefetchLimits = 3
 
 // pausing is the version from which on consumers can be paused.
 const pausing = 3

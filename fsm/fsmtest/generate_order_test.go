@@ -12,6 +12,7 @@ type taste struct {
 	credit  bool // consumers are in credit mode
 	pauses  bool // they are paused and resumed
 	unique  bool // they go by keys
+	limits  bool // they limit the prefetch of consumers
 }
 
 func (x *taste) draw(g *generator, groups bool) {
@@ -28,6 +29,7 @@ func (x *taste) draw(g *generator, groups bool) {
 	if x.unique = g.oneIn("unique", 4); x.unique {
 		g.meta.Version = newestVersion
 	}
+	x.limits = g.oneIn("limits", 4)
 	if x.groups = groups || g.oneIn("groups", 3); x.groups {
 		x.ordered, x.least = false, false
 	}
@@ -43,6 +45,9 @@ func (x *taste) settings(g *generator, c *logpb.QueueConfig) {
 	}
 	c.Paused = g.oneIn("paused", 30) || x.pauses && g.oneIn("paused by policy", 8)
 	c.Unique = x.unique != g.oneIn("other uniqueness", 20)
+	if x.limits != g.oneIn("other limit of prefetch", 20) {
+		c.MaxPrefetch = of[uint32](g, "most", 1, 2, 5, 100)
+	}
 	x.groupSettings(g, c)
 }
 

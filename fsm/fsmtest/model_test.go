@@ -423,7 +423,7 @@ func (q *model) handOut() {
 	}
 	var short []*consumer
 	for _, c := range q.consumers {
-		if c.shared && !c.noticed && q.isServed(c) && !q.hasCredit(c) {
+		if c.shared && !c.noticed && q.isServed(c) && !q.hasCredit(c) && !q.isFull(c) {
 			short = append(short, c)
 		}
 	}
@@ -551,8 +551,19 @@ func (q *model) serve(c *consumer) {
 }
 
 func (q *model) hasCredit(c *consumer) bool {
-	return len(q.held(c)) < int(c.prefetch) && (!c.link.mode || c.link.left > 0) && q.isServed(c)
+	return len(q.held(c)) < int(c.prefetch) && !q.isFull(c) && (!c.link.mode || c.link.left > 0) && q.isServed(c)
 }
+
+// most is how many messages the queue lets c hold, whatever c asks for.
+func (q *model) most(c *consumer) int {
+	if most := q.config.GetMaxPrefetch(); most != 0 && !c.noAck && c.id.Number != 0 {
+		return int(most)
+	}
+	return prefetchCeiling
+}
+
+// isFull reports whether c holds as many as the queue lets it.
+func (q *model) isFull(c *consumer) bool { return len(q.held(c)) >= q.most(c) }
 
 // isServed reports whether c may get messages, if it has credit.
 func (q *model) isServed(c *consumer) bool {

@@ -133,7 +133,7 @@ func (cs *consumers) from(n uint64) iter.Seq[*consumer] {
 func (cs *consumers) refresh(c *consumer) {
 	served := cs.served(c)
 	wants := served && c.credit() > 0
-	cs.short.note(c, served && !wants)
+	cs.short.note(c, served && c.lacks())
 	cs.choosers.note(c, wants)
 	wants = wants && !c.chooses()
 	if cs.takers.any() || cs.groups.on() {
@@ -310,6 +310,7 @@ func (cs *consumers) reconsider(single bool) {
 		cs.single, cs.quiescing, cs.contested = nil, false, true
 	}
 	for _, c := range cs.all {
+		cs.limit(c)
 		cs.refresh(c)
 	}
 }
@@ -506,6 +507,7 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 		c.quota = quota{}
 	}
 	c.noAck, c.exclusive, c.ownTimeout = cmd.NoAck, cmd.Exclusive, fsm.OptionalFrom[fsm.Millis](cmd.TimeoutPlusOne)
+	cs.limit(c)
 	if cs.exclusive = nil; c.exclusive {
 		cs.exclusive = c
 	}
@@ -617,15 +619,27 @@ func (cs *consumers) choose() (active *consumer, quiescing bool) {
 type quota struct {
 	prefetch uint32
 	shared   bool
+	most     int  // of the settings; 0: none. It counts for who settles, and is derived
 	noticed  bool // since the last Consume the session has been told that it is short
 	listed   bool // it is in short; derived
 }
 
 func (a *quota) limit() int {
+	n := int(min(a.prefetch, maxCredit))
 	if a.prefetch == 0 && !a.shared {
-		return maxCredit
+		n = maxCredit
 	}
-	return int(min(a.prefetch, maxCredit))
+	if a.most > 0 {
+		return min(n, a.most)
+	}
+	return n
+}
+
+// limit has c obey the settings. Gets are handed what they ask for.
+func (cs *consumers) limit(c *consumer) {
+	if c.quota.most = int(cs.settings.MaxPrefetch); c.noAck || c.isGets() {
+		c.quota.most = 0
+	}
 }
 
 // short are the consumers whose session is to be told as soon as a message is
@@ -820,6 +834,11 @@ func (c *consumer) credit() int {
 		return min(n, int(min(c.link.left, maxCredit)))
 	}
 	return n
+}
+
+// lacks reports whether c has no credit, and its session could give it some: it is not the queue that bounds it.
+func (c *consumer) lacks() bool {
+	return c.credit() <= 0 && (c.quota.most == 0 || c.held.Len() < c.quota.most)
 }
 
 // lateConsumers bounds how many cancelled consumers of a session are kept only

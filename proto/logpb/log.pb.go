@@ -2810,7 +2810,10 @@ type QueueConfig struct {
 	// Consumers are handed nothing.
 	Paused bool `protobuf:"varint,53,opt,name=paused" json:"paused,omitempty"`
 	// A message is not taken while one with its key is there.
-	Unique        bool `protobuf:"varint,75,opt,name=unique" json:"unique,omitempty"`
+	Unique bool `protobuf:"varint,75,opt,name=unique" json:"unique,omitempty"`
+	// How many messages a consumer may hold that settles them, whatever it asks for;
+	// 0: as many as it asks for.
+	MaxPrefetch   uint32 `protobuf:"varint,76,opt,name=max_prefetch,json=maxPrefetch" json:"max_prefetch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3207,6 +3210,13 @@ func (x *QueueConfig) GetUnique() bool {
 		return x.Unique
 	}
 	return false
+}
+
+func (x *QueueConfig) GetMaxPrefetch() uint32 {
+	if x != nil {
+		return x.MaxPrefetch
+	}
+	return 0
 }
 
 type Delete struct {
@@ -4531,7 +4541,7 @@ const file_log_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xa5\x14\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xc8\x14\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -4590,7 +4600,8 @@ const file_log_proto_rawDesc = "" +
 	"\brevision\x18( \x01(\x04R\brevision\x12\x18\n" +
 	"\aclassic\x181 \x01(\bR\aclassic\x12\x16\n" +
 	"\x06paused\x185 \x01(\bR\x06paused\x12\x16\n" +
-	"\x06unique\x18K \x01(\bR\x06unique\"L\n" +
+	"\x06unique\x18K \x01(\bR\x06unique\x12!\n" +
+	"\fmax_prefetch\x18L \x01(\rR\vmaxPrefetch\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
 	"\fAT_MOST_ONCE\x10\x01\x12\x11\n" +

@@ -1824,6 +1824,13 @@ func (m *QueueConfig) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.MaxPrefetch != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.MaxPrefetch))
+		i--
+		dAtA[i] = 0x4
+		i--
+		dAtA[i] = 0xe0
+	}
 	if m.Unique {
 		i--
 		if m.Unique {
@@ -4313,6 +4320,9 @@ func (m *QueueConfig) SizeVT() (n int) {
 	}
 	if m.Unique {
 		n += 3
+	}
+	if m.MaxPrefetch != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.MaxPrefetch))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -10621,6 +10631,25 @@ func (m *QueueConfig) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Unique = bool(v != 0)
+		case 76:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field MaxPrefetch", wireType)
+			}
+			m.MaxPrefetch = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.MaxPrefetch |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -68,7 +68,7 @@ func messages(t *testing.T) []Message {
 		{Payload: mustPayload(t, "", "q", nil, nil), State: &logpb.MessageState{Place: uint32(queue.Ready)}},
 		{Payload: mustPayload(t, "x", "\xff", full(), []byte("text"), "blind", "\xfe"), State: &logpb.MessageState{
 			Place: uint32(queue.CheckedOut), Priority: 31, Acquired: 3, Failed: 2, ExpireAt: 1_700_000_000_123, HasExpiration: true, GroupId: "g",
-			MessageId: "m", CorrelationId: "c\xff", Hops: 7, UniqueKey: []byte("sixteen bytes \x00\xff"),
+			MessageId: "m", CorrelationId: "c\xff", Hops: 7,
 		}},
 		{Payload: mustPayload(t, "x", "k", encodedHeaders(nil), []byte("\xff\x00")), State: &logpb.MessageState{
 			Place: uint32(queue.Scheduled), DueAt: math.MaxInt64, ScheduleId: "s", ScheduledFor: -1, TtlPlusOne: 1, TtlCeilingPlusOne: 2,
@@ -89,6 +89,7 @@ func messages(t *testing.T) []Message {
 		{Payload: mustBare(t, fsm.BareHeader{Priority: -1, TTL: -1}, "", "\x00Sw@"), State: &logpb.MessageState{
 			Place: uint32(queue.Returned), Annotations: []*logpb.Annotation{{Key: []byte("\xa3\x03x-a"), Value: []byte("\xa1\x01b")}, {Key: []byte("\xa3\x03x-b"), Value: []byte("@")}},
 		}},
+		{Payload: mustPayload(t, "x", "k", encodedHeaders(nil), nil), State: &logpb.MessageState{Place: uint32(queue.Ready), UniqueKey: []byte("sixteen bytes \x00\xff")}},
 	}
 }
 
