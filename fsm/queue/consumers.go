@@ -133,7 +133,7 @@ func (cs *consumers) from(n uint64) iter.Seq[*consumer] {
 func (cs *consumers) refresh(c *consumer) {
 	served := cs.served(c)
 	wants := served && c.credit() > 0
-	cs.short.note(c, served && c.lacks())
+	cs.short.note(c, served && !wants && c.lacks())
 	cs.choosers.note(c, wants)
 	wants = wants && !c.chooses()
 	if cs.takers.any() || cs.groups.on() {
@@ -156,7 +156,7 @@ func (cs *consumers) refresh(c *consumer) {
 func (cs *consumers) register(s *session, number uint64) *consumer {
 	c := &consumer{
 		id:      fsm.ConsumerID{Session: s.id, Number: number},
-		session: s, registered: cs.next, next: 1,
+		session: s, registered: cs.next, next: 1, quota: quota{most: maxCredit},
 	}
 	if number == 0 && s.nextGet > 0 {
 		c.next, s.nextGet = s.nextGet, 0
@@ -619,26 +619,23 @@ func (cs *consumers) choose() (active *consumer, quiescing bool) {
 type quota struct {
 	prefetch uint32
 	shared   bool
-	most     int  // of the settings; 0: none. It counts for who settles, and is derived
-	noticed  bool // since the last Consume the session has been told that it is short
-	listed   bool // it is in short; derived
+	most     uint32 // of the settings, for who settles; maxCredit: none. Derived
+	noticed  bool   // since the last Consume the session has been told that it is short
+	listed   bool   // it is in short; derived
 }
 
 func (a *quota) limit() int {
-	n := int(min(a.prefetch, maxCredit))
 	if a.prefetch == 0 && !a.shared {
-		n = maxCredit
+		return int(a.most)
 	}
-	if a.most > 0 {
-		return min(n, a.most)
-	}
-	return n
+	return int(min(a.prefetch, a.most))
 }
 
 // limit has c obey the settings. Gets are handed what they ask for.
 func (cs *consumers) limit(c *consumer) {
-	if c.quota.most = int(cs.settings.MaxPrefetch); c.noAck || c.isGets() {
-		c.quota.most = 0
+	c.quota.most = maxCredit
+	if most := cs.settings.MaxPrefetch; most != 0 && !c.noAck && !c.isGets() {
+		c.quota.most = min(most, maxCredit)
 	}
 }
 
@@ -838,7 +835,7 @@ func (c *consumer) credit() int {
 
 // lacks reports whether c has no credit, and its session could give it some: it is not the queue that bounds it.
 func (c *consumer) lacks() bool {
-	return c.credit() <= 0 && (c.quota.most == 0 || c.held.Len() < c.quota.most)
+	return c.credit() <= 0 && (c.quota.most == maxCredit || c.held.Len() < int(c.quota.most))
 }
 
 // lateConsumers bounds how many cancelled consumers of a session are kept only

@@ -31,7 +31,11 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 	if cmd.ScheduleId != "" && cmd.Conflict == logpb.Enqueue_REPLACE {
 		replaced = m.pending(cmd.ScheduleId, 0)
 	}
-	asks, first := m.seen.asks(cmd), m.withKey(m.uniqueKey(cmd))
+	var first uint32
+	if m.settings.Unique {
+		first = m.withKey(m.uniqueKey(cmd))
+	}
+	asks := m.seen.asks(cmd)
 	switch isSecond := first != 0 && first != replaced; {
 	case isSecond && len(cmd.Deaths) > 0:
 		return m.reject(eff)
@@ -171,8 +175,10 @@ func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *f
 	if cmd.Hops > 0 {
 		m.messages.setHops(h, cmd.Hops)
 	}
-	if key := m.uniqueKey(cmd); key != (messageID{}) && m.uniques.find(key) == 0 { // what a backup brings back may be the second one
-		m.uniques.give(h, m.messages.editExtra(h), key)
+	if m.settings.Unique {
+		if key := m.uniqueKey(cmd); key != (messageID{}) && m.uniques.find(key) == 0 { // what a backup brings back may be the second one
+			m.uniques.give(h, m.messages.editExtra(h), key)
+		}
 	}
 	if len(cmd.Deaths) > 0 {
 		m.messages.editExtra(h).deaths = m.outbox.copyDeaths(cmd.Deaths)

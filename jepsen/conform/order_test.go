@@ -177,7 +177,7 @@ var orderKillRows = []row{
 		}
 		t.count(q, func(q cluster.Queue) string { return fmt.Sprint(q.Ready, q.Scheduled) }, "1 1")
 		t.must(held.Ack(false))
-		t.settled(q)
+		t.awaitQueue(q, func(c counts) bool { return c.Unacknowledged == 0 })
 		t.publish(q, messageID("held"), body("third"))
 		t.equal("taken", bodies(t.take(q, 2)), "ready third")
 		t.mustNotGet(q)
