@@ -266,7 +266,7 @@ func (q *model) configure(c *logpb.QueueConfig) fsm.Result {
 	if c.Expires != q.config.Expires {
 		q.lastUsed = q.clock
 	}
-	single, paused, most := q.config.SingleActive, q.config.Paused, q.config.MaxPrefetch
+	single, paused, prefetch := q.config.SingleActive, q.config.Paused, q.config.MaxPrefetch
 	byDeadline := q.config.DeadlineOrder
 	q.widenWindow(c.DedupWindow)
 	q.config = proto.Clone(c).(*logpb.QueueConfig)
@@ -282,7 +282,7 @@ func (q *model) configure(c *logpb.QueueConfig) fsm.Result {
 	if c.SingleActive != single {
 		q.single = nil
 	}
-	if c.SingleActive != single || c.Paused != paused || c.MaxPrefetch != most {
+	if c.SingleActive != single || c.Paused != paused || c.MaxPrefetch != prefetch {
 		q.serveAnew()
 	}
 	q.dropIdle()

@@ -554,16 +554,16 @@ func (q *model) hasCredit(c *consumer) bool {
 	return len(q.held(c)) < int(c.prefetch) && !q.isFull(c) && (!c.link.mode || c.link.left > 0) && q.isServed(c)
 }
 
-// most is how many messages the queue lets c hold, whatever c asks for.
-func (q *model) most(c *consumer) int {
-	if most := q.config.GetMaxPrefetch(); most != 0 && !c.noAck && c.id.Number != 0 {
-		return int(most)
+// maxHeld is how many messages the queue lets c hold, whatever c asks for.
+func (q *model) maxHeld(c *consumer) int {
+	if n := q.config.GetMaxPrefetch(); n != 0 && !c.noAck && c.id.Number != 0 {
+		return int(n)
 	}
 	return prefetchCeiling
 }
 
 // isFull reports whether c holds as many as the queue lets it.
-func (q *model) isFull(c *consumer) bool { return len(q.held(c)) >= q.most(c) }
+func (q *model) isFull(c *consumer) bool { return len(q.held(c)) >= q.maxHeld(c) }
 
 // isServed reports whether c may get messages, if it has credit.
 func (q *model) isServed(c *consumer) bool {

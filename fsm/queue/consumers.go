@@ -156,7 +156,7 @@ func (cs *consumers) refresh(c *consumer) {
 func (cs *consumers) register(s *session, number uint64) *consumer {
 	c := &consumer{
 		id:      fsm.ConsumerID{Session: s.id, Number: number},
-		session: s, registered: cs.next, next: 1, quota: quota{most: maxCredit},
+		session: s, registered: cs.next, next: 1, quota: quota{max: maxCredit},
 	}
 	if number == 0 && s.nextGet > 0 {
 		c.next, s.nextGet = s.nextGet, 0
@@ -310,7 +310,7 @@ func (cs *consumers) reconsider(single bool) {
 		cs.single, cs.quiescing, cs.contested = nil, false, true
 	}
 	for _, c := range cs.all {
-		cs.limit(c)
+		c.limit(&cs.settings)
 		cs.refresh(c)
 	}
 }
@@ -507,7 +507,7 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 		c.quota = quota{}
 	}
 	c.noAck, c.exclusive, c.ownTimeout = cmd.NoAck, cmd.Exclusive, fsm.OptionalFrom[fsm.Millis](cmd.TimeoutPlusOne)
-	cs.limit(c)
+	c.limit(&cs.settings)
 	if cs.exclusive = nil; c.exclusive {
 		cs.exclusive = c
 	}
@@ -619,23 +619,23 @@ func (cs *consumers) choose() (active *consumer, quiescing bool) {
 type quota struct {
 	prefetch uint32
 	shared   bool
-	most     uint32 // of the settings, for who settles; maxCredit: none. Derived
+	max      uint32 // of the settings, for who settles; maxCredit: none. Derived
 	noticed  bool   // since the last Consume the session has been told that it is short
 	listed   bool   // it is in short; derived
 }
 
 func (a *quota) limit() int {
 	if a.prefetch == 0 && !a.shared {
-		return int(a.most)
+		return int(a.max)
 	}
-	return int(min(a.prefetch, a.most))
+	return int(min(a.prefetch, a.max))
 }
 
 // limit has c obey the settings. Gets are handed what they ask for.
-func (cs *consumers) limit(c *consumer) {
-	c.quota.most = maxCredit
-	if most := cs.settings.MaxPrefetch; most != 0 && !c.noAck && !c.isGets() {
-		c.quota.most = min(most, maxCredit)
+func (c *consumer) limit(s *settings) {
+	c.quota.max = maxCredit
+	if s.MaxPrefetch != 0 && !c.noAck && !c.isGets() {
+		c.quota.max = min(s.MaxPrefetch, maxCredit)
 	}
 }
 
@@ -835,7 +835,7 @@ func (c *consumer) credit() int {
 
 // lacks reports whether c has no credit, and its session could give it some: it is not the queue that bounds it.
 func (c *consumer) lacks() bool {
-	return c.credit() <= 0 && (c.quota.most == maxCredit || c.held.Len() < int(c.quota.most))
+	return c.credit() <= 0 && (c.quota.max == maxCredit || c.held.Len() < int(c.quota.max))
 }
 
 // lateConsumers bounds how many cancelled consumers of a session are kept only

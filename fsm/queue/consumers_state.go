@@ -64,7 +64,7 @@ func (cs *consumers) restore(s *session, st *logpb.ConsumerState) error {
 	c.link = linkCredit{st.CreditMode, st.DeliveryCount, st.Credit}
 	c.choice = choice{st.Selector, st.Choices, st.Searched, st.Drains}
 	c.noAck, c.exclusive, c.ownTimeout = st.NoAck, st.Exclusive, fsm.OptionalFrom[fsm.Millis](st.TimeoutPlusOne)
-	cs.limit(c)
+	c.limit(&cs.settings)
 	switch {
 	case c.isGets():
 	case st.Status == uint32(Cancelled):
