@@ -25,6 +25,8 @@ func (r *run) checkExamples() {
 		{"sessions", "order 7 placed\norder 7 paid\norder 8 placed\norder 8 cancelled\n"},
 		{"pause", "paused\n\"refund 7\", early: false\n"},
 		{"lastwill", "began \"job 1\"\n\"job 1\": queue_deleted\n\"job 2\": queue_deleted\n"},
+		{"unique", "confirmed: true\nconfirmed: true\nthere: true\nconfirmed: true\nthere: false\nconfirmed: true\nthere: true\n"},
+		{"prefetch", "greedy got \"frame 1\"\ngreedy got \"frame 2\"\nother got \"frame 3\"\n"},
 		{"amqp10/hello", "got \"hello\"\n"},
 		{"amqp10/expiry", "\"lives 500 ms\": expired in queue offers\n\"lives 2000 ms\": expired in queue offers\n"},
 		{"amqp10/timeout", "forgetful got \"job 1\"\nit is released\ncareful got \"job 1\", first acquirer: false\n"},

@@ -86,6 +86,13 @@ func bareProperty(payload fsm.Payload, name string) []byte {
 // PropertyOf returns the text of one of the properties that the broker reads; nil:
 // there is none. p are those of m.
 func PropertyOf(m *wire10.Message, p *wire10.Properties, name string) []byte {
+	if header, ok := strings.CutPrefix(name, headerPrefix); ok {
+		v, ok := annotations(m.ApplicationProperties).get(header)
+		if !ok {
+			v, _ = annotations(m.Annotations).get(header)
+		}
+		return groupText(v)
+	}
 	switch name {
 	case "message_id":
 		return IDText(p.MessageID)

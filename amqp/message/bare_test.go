@@ -273,3 +273,29 @@ func FuzzStored(f *testing.F) {
 	f.Add([]byte(mustHave(f, wire.Field{Name: headerXDelay, Value: wire.Int64(1)})))
 	f.Fuzz(func(t *testing.T, b []byte) { readAll(t, fsm.Readable(b)) })
 }
+
+// The text of a header is what it says, a text or a number; in AMQP 1.0 an application property, or else an annotation.
+func TestHeaderText(t *testing.T) {
+	const name = "header:k"
+	for what, c := range map[string]struct {
+		v    wire.Value
+		want string
+	}{
+		"text": {wire.String("a"), "a"}, "a number": {wire.Int64(-5), "-5"}, "a truth value": {wire.Value{Tag: wire.TagBool, Int: 1}, ""},
+	} {
+		field := wire.Field{Name: "k", Value: c.v}
+		other := wire.Field{Name: "k", Value: wire.String("other")}
+		for protocol, p := range map[string]fsm.Payload{
+			"0-9-1":          mustHave(t, field),
+			"1.0":            bare(noHeader, annotated(other), wire10.AppendData(applicationOf(field), nil)),
+			"1.0, annotated": bare(noHeader, annotated(field), wire10.AppendData(nil, nil)),
+		} {
+			if got := string(Properties{}.Property(p, name)); got != c.want {
+				t.Errorf("%s, %s: %q, not %q", what, protocol, got, c.want)
+			}
+			if got := (Properties{}).Property(p, "header:other"); got != nil {
+				t.Errorf("%s, %s: a header that is not there is %q", what, protocol, got)
+			}
+		}
+	}
+}

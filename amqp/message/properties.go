@@ -77,8 +77,9 @@ func (Properties) Copies(payload fsm.Payload) []string {
 	return keys
 }
 
-// Property returns the text of one of the properties that the broker reads; nil
-// if there is none. It may be a part of the payload.
+// Property returns the text of one of the properties that the broker reads, or of a header, by its name behind
+// header:; in AMQP 1.0 of an application property, or else of an annotation. nil: there is none, or it is neither text
+// nor a whole number. It may be a part of the payload.
 func (Properties) Property(payload fsm.Payload, name string) []byte {
 	if payload.IsBare() {
 		return bareProperty(payload, name)
@@ -91,6 +92,10 @@ func (Properties) Property(payload fsm.Payload, name string) []byte {
 }
 
 func property(p *wire.Properties, name string) []byte {
+	if header, ok := strings.CutPrefix(name, headerPrefix); ok {
+		v, _ := p.Header(header)
+		return groupText(v)
+	}
 	switch name {
 	case "message_id":
 		return p.MessageID
@@ -114,6 +119,8 @@ func property(p *wire.Properties, name string) []byte {
 	}
 	return nil
 }
+
+const headerPrefix = "header:"
 
 // headerGroup is the header, or the annotation, that names the group of a message.
 const headerGroup = "x-group-id"

@@ -206,7 +206,7 @@ func enqueueOf(st *logpb.MessageState, payload fsm.Payload, name string) *logpb.
 	e := &logpb.Enqueue{
 		Size: uint32(len(payload)), Head: uint32(payload.HeadSize()), HasExpiration: st.HasExpiration, PriorityPlusOne: st.Priority + 1,
 		Routed: len(payload.Exchange()) > 0, Deaths: st.Deaths, ScheduledFor: st.ScheduledFor, Hops: st.Hops,
-		GroupId: st.GroupId, MessageId: st.MessageId, CorrelationId: st.CorrelationId, Annotations: st.Annotations,
+		GroupId: st.GroupId, MessageId: st.MessageId, CorrelationId: st.CorrelationId, Annotations: st.Annotations, UniqueKey: st.UniqueKey,
 		Restored: &logpb.Restored{ExpireAt: st.ExpireAt, Acquired: st.Acquired, Failed: min(st.Failed, st.Acquired)},
 	}
 	schedule := func(at int64) {

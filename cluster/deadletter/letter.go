@@ -135,9 +135,13 @@ func hops(l *fsm.DeadLetter) uint32 {
 	return l.Hops
 }
 
-// groupAt completes what brings a dead message to a queue: its group there.
+// groupAt completes what brings a dead message to a queue: its group and its key there.
 func (s *Sender) groupAt(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
-	e.GroupId = to.GroupOf(func(name string) []byte { return s.properties.Property(p, name) })
+	property := func(name string) []byte { return s.properties.Property(p, name) }
+	e.GroupId = to.GroupOf(property)
+	if by := s.host.View().Needs(to).Unique; by != "" {
+		e.UniqueKey = catalog.UniqueKey(by, property)
+	}
 }
 
 // delayAt completes what brings a dead message to a queue: at the store of a

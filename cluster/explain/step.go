@@ -55,7 +55,7 @@ func (s *step) enqueued(e *logpb.Enqueue, number uint64) {
 		}
 	}
 	if s.r.Code != fsm.OK {
-		x.Event, x.Why = "refused", "the queue is full, or another message has its schedule id"
+		x.Event, x.Why = "refused", "the queue is full, or another message has its schedule id or its key"
 		l.Message = 0
 		l.add(x)
 		return

@@ -314,7 +314,7 @@ func TestPatternsImported(t *testing.T) {
 func TestWithoutEffect(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []struct{ argument, sentence, key string }{
-		{"x-message-deduplication", `invalid arg 'x-message-deduplication' for queue 'q' in vhost '/': \"has no effect here, use x-dedup-window\"`, "message-deduplication"},
+		{"x-cache-ttl", `invalid arg 'x-cache-ttl' for queue 'q' in vhost '/': \"has no effect here, use x-dedup-window\"`, "cache-ttl"},
 		{"x-min-ttl", `invalid arg 'x-min-ttl' for queue 'q' in vhost '/': \"an argument of basic.consume, not of queue.declare\"`, "min-ttl"},
 	} {
 		arguments := `"arguments":{"` + c.argument + `":5}`

@@ -412,6 +412,10 @@ func (q *sessionQueue) publish(p *fsm.Publish, ceiling uint64, store bool, group
 	if q.needs.as.MessageID { // mostly it is not needed, and the properties are not read
 		q.enqueue.MessageId = string(q.session.publisher.properties.Property(p.Payload, catalog.PropertyMessageID))
 	}
+	if by := q.needs.as.Unique; by != "" && !store {
+		properties := q.session.publisher.properties
+		q.enqueue.UniqueKey = catalog.UniqueKey(by, func(name string) []byte { return properties.Property(p.Payload, name) })
+	}
 	q.command = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &q.enqueue}
 	q.stream.Add(&q.command, stream.Pending{Payload: p.Payload, Number: p.Number, Mandatory: p.Mandatory, Confirm: p.Confirm, Note: note})
 }

@@ -526,8 +526,7 @@ var (
 // not a name of an argument says how else it is done.
 var (
 	queuesElsewhere = map[string]string{
-		"x-message-deduplication":                   "x-dedup-window",
-		"x-deduplication-header":                    "x-dedup-window, which compares the message_id",
+		"x-deduplication-header":                    "x-unique with header: and the name of the header",
 		"x-cache-size":                              "x-dedup-window",
 		"x-cache-ttl":                               "x-dedup-window",
 		"x-cache-persistence":                       "x-dedup-window",
@@ -558,8 +557,8 @@ var (
 		"x-num-replicas":                            "x-quorum-initial-group-size",
 	}
 	exchangesElsewhere = map[string]string{
-		"x-message-deduplication": "x-dedup-window of the queues",
-		"x-deduplication-header":  "x-dedup-window of the queues, which compares the message_id",
+		"x-message-deduplication": "x-dedup-window or x-unique of the queues",
+		"x-deduplication-header":  "x-dedup-window or x-unique of the queues",
 		"x-cache-size":            "x-dedup-window of the queues",
 		"x-cache-ttl":             "x-dedup-window of the queues",
 		"x-cache-persistence":     "x-dedup-window of the queues",

@@ -34,11 +34,13 @@ func (v *View) Settings(q *Queue, d Defaults) *logpb.QueueConfig {
 }
 
 // queueSettings are q.settings of the cluster's version: before 3 no queue is told
-// whether its delivery limit is the default one, which programs of that time do not
-// know.
+// what programs of that time do not know, such as whether its delivery limit is the
+// default one.
 func (s *clusterSettings) queueSettings(q *Queue, f policyMatch, d Defaults) *logpb.QueueConfig {
 	c := q.settings(f, d)
-	c.DeliveryLimitSet = c.DeliveryLimitSet && s.FSMVersion() >= 3
+	if s.FSMVersion() < 3 {
+		c.DeliveryLimitSet, c.Unique, c.MaxPrefetch = false, false, 0
+	}
 	return c
 }
 
@@ -114,6 +116,8 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 	e.setForward(c)
 	c.DeadlineOrder = byDeadline(q.Arguments)
 	c.DedupWindow = uint64(e.value("dedup-window").GetInt())
+	c.Unique = e.unique() != ""
+	c.MaxPrefetch = uint32(e.value("max-prefetch").GetInt())
 	c.AuditMaxPlusOne = stored(e.value("audit-max"))
 	return c
 }
@@ -296,8 +300,9 @@ const noEnds = 1
 // Needs says what a queue must be told about a message besides what all queues
 // are told.
 type Needs struct {
-	MessageID bool // it finds duplicates by it
-	Label     bool // it remembers what publishers call messages, for its record of ends
+	MessageID bool   // it finds duplicates by it
+	Label     bool   // it remembers what publishers call messages, for its record of ends
+	Unique    string // what makes the key of a message, see UniqueKey; empty: it asks for none
 	// Times are headers in which messages say when they are due and when they expire; nil: it reads none.
 	Times *HeaderTimes
 }
@@ -322,7 +327,7 @@ func (vs *vhosts) Needs(q *Queue) Needs {
 		return Needs{Label: true}
 	}
 	e := effective{q.Arguments, vs.match(q).definition()}
-	n := Needs{MessageID: e.value("dedup-window").GetInt() != 0, Label: stored(e.value("audit-max")) != noEnds}
+	n := Needs{MessageID: e.value("dedup-window").GetInt() != 0, Label: stored(e.value("audit-max")) != noEnds, Unique: e.unique()}
 	due, expiry := e.value("delivery-time-header"), e.value("expiry-header")
 	if due != nil || expiry != nil {
 		n.Times = &HeaderTimes{string(due.GetStr()), string(expiry.GetStr()), fsm.Millis(e.value("delivery-delay").GetInt())}

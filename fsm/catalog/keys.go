@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"math"
@@ -149,6 +150,7 @@ var keys = []key{
 	{name: "max-priority", value: value{reason: checkMaxPriority}, declared: compared},
 	{name: "overflow", value: among("invalid_overflow", overflows...), declared: compared, what: "a valid overflow value", merge: strongWins, argue: strongWins},
 	{name: "single-active-consumer", value: yesOrNo, declared: compared},
+	{name: "max-prefetch", value: whole(1, fsm.MaxHeld), declared: compared, what: "a valid maximum prefetch", merge: smaller, argue: smaller, since: prefetchLimits},
 	{name: "consumer-timeout", value: whole(0, math.MaxInt64-1), declared: compared, what: "a valid consumer timeout", argue: smaller},
 	{name: "consumer-timeout-action", value: among("invalid_consumer_timeout_action", timeoutActions...), declared: compared, what: "a valid consumer timeout action", argue: weakWins},
 	{name: "consumer-disconnected-timeout", value: whole(0, math.MaxInt64-1), declared: compared, what: "a valid consumer timeout", argue: smaller},
@@ -175,6 +177,8 @@ var keys = []key{
 	{name: "group-state-ttl", value: whole(0, MaxTTL), declared: compared},
 	{name: "queue-order", value: among("invalid_queue_order", orders...), declared: compared},
 	{name: "dedup-window", value: whole(leastWindow, maxWindow), declared: compared, what: "a valid duplicate detection window", argue: weakWins},
+	{name: "unique", value: uniqueness, declared: compared, what: "a valid key of unique messages", argue: weakWins, since: uniqueKeys},
+	{name: "message-deduplication", value: yesOrNo, declared: compared, since: uniqueKeys}, // as RabbitMQ's plug-in has it
 	{name: "forward-to-exchange", value: anyText, declared: compared, what: "a valid exchange name", argue: weakWins},
 	{name: "forward-to-routing-key", value: anyText, declared: compared, what: "a valid routing key", argue: weakWins},
 	{name: "audit-max", value: whole(0, maxAudit), declared: compared, what: "a valid number of remembered ends", merge: smaller, argue: smaller},
@@ -250,8 +254,10 @@ func among(reason string, values ...string) value {
 var (
 	anyText = value{longstr, "a string of at most 255 bytes"} // see shortInPolicies
 	aHeader = value{shortText("invalid_header_name"), "a string of 1 to 255 bytes"}
-	yesOrNo = value{boolean, "`true`, `false`"}
-	age     = value{checkAge, "a number and Y, M, D, h, m or s"}
+	// uniqueness takes what UniqueKey reads.
+	uniqueness = value{checkUnique, "`message-id`, or `header:` and a name of 1 to 255 bytes"}
+	yesOrNo    = value{boolean, "`true`, `false`"}
+	age        = value{checkAge, "a number and Y, M, D, h, m or s"}
 	// listOfSteps takes what retrySteps reads.
 	listOfSteps = value{checkSteps, "a string: waits from 1 ms, separated by commas, at most 32"}
 )
@@ -261,6 +267,57 @@ const headerTimes = 3
 
 // lastWill is the version from which on what is left of a queue can be dead-lettered.
 const lastWill = 3
+
+// uniqueKeys is the version from which on queues take no second message with a key.
+const uniqueKeys = 3
+
+// Values of unique: what makes messages the same.
+const (
+	byMessageID = "message-id"
+	byHeader    = "header:"
+	// bySameHeader is what x-message-deduplication stands for.
+	bySameHeader = byHeader + "x-deduplication-header"
+)
+
+func checkUnique(v *logpb.Value) string {
+	s, ok := text(v)
+	name, isHeader := strings.CutPrefix(s, byHeader)
+	switch {
+	case isHeader:
+		return aHeader.reason(&logpb.Value{Tag: 'S', Str: []byte(name)})
+	case ok && s != byMessageID:
+		return "invalid_unique_key"
+	}
+	return longstr(v)
+}
+
+// unique returns by what messages are told apart of which a queue takes each once at a time; empty: it takes all.
+func (e effective) unique() string {
+	if lookup(e.arguments, "x-unique") == nil && lookup(e.arguments, "x-message-deduplication").GetInt() != 0 {
+		return bySameHeader
+	}
+	by, _ := text(e.value("unique"))
+	return by
+}
+
+// UniqueKey returns the key of a message, 16 bytes however long what it says is; nil: it has none. by is that of Needs,
+// not empty. Keys of other settings differ from all of this one. property reads the properties of the message, and its
+// headers by the names that begin with header:.
+func UniqueKey(by string, property func(name string) []byte) []byte {
+	name := by
+	if by == byMessageID {
+		name = PropertyMessageID
+	}
+	text := property(name)
+	if len(text) == 0 {
+		return nil
+	}
+	sum := sha256.Sum256(append([]byte(by+"\x00"), text...))
+	return sum[:16]
+}
+
+// prefetchLimits is the version from which on queues limit the prefetch of their consumers.
+const prefetchLimits = 3
 
 // pausing is the version from which on consumers can be paused.
 const pausing = 3

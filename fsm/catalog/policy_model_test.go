@@ -14,7 +14,7 @@ import (
 
 // somePolicyKeys are drawn with values from -2 to 5, as far as a key allows them.
 var somePolicyKeys = []string{"delivery-limit", "expires", "max-length", "message-ttl", "overflow", "dead-letter-exchange", "consumer-timeout", "auto-delete-on-idle",
-	"lock-duration", "max-lock-duration", "count-lock-expiry", "delayed-retry-jitter", "delayed-retry-count", "dedup-window", "forward-to-exchange", "audit-max"}
+	"lock-duration", "max-lock-duration", "count-lock-expiry", "delayed-retry-jitter", "delayed-retry-count", "dedup-window", "forward-to-exchange", "audit-max", "unique", "max-prefetch"}
 
 func drawSetting(t *rapid.T, key string) *logpb.Value {
 	n := rapid.Int64Range(0, 5).Draw(t, key)
@@ -23,13 +23,15 @@ func drawSetting(t *rapid.T, key string) *logpb.Value {
 		return &logpb.Value{Tag: 'S', Str: []byte(overflows[n%3])}
 	case "dead-letter-exchange", "forward-to-exchange":
 		return &logpb.Value{Tag: 'S', Str: []byte{'x', byte('0' + n)}}
+	case "unique":
+		return &logpb.Value{Tag: 'S', Str: []byte([]string{"message-id", "header:h"}[n%2])}
 	case "delivery-limit":
 		n -= 2
 	case "delayed-retry-count":
 		return &logpb.Value{Tag: 'S', Str: []byte(retryCounts[n%2])}
 	case "count-lock-expiry":
 		return &logpb.Value{Tag: 't', Int: n % 2}
-	case "expires":
+	case "expires", "max-prefetch":
 		n++
 	case "lock-duration":
 		n += 1000
@@ -172,7 +174,12 @@ func naiveSettings(all []*logpb.PutPolicy, q *Queue, version uint32) *logpb.Queu
 		RetryJitter:     uint32(first(jitter.operator, jitter.policy, jitter.argument)), RetryCountsAcquired: firstText(counts.operator, counts.policy, counts.argument) == "acquired",
 		DedupWindow: uint64(first(window.argument, window.policy)),
 		Forward:     forward.argument != nil || forward.policy != nil, ForwardExchange: firstText(forward.argument, forward.policy),
+		MaxPrefetch:     uint32(of("max-prefetch").smallest(0)),
+		Unique:          of("unique").argument != nil || of("unique").policy != nil,
 		AuditMaxPlusOne: uint64(of("audit-max").smallest(-1) + 1), Classic: q.Classic,
+	}
+	if version < 3 {
+		c.Unique, c.MaxPrefetch = false, 0
 	}
 	if q.Classic {
 		c.MaxPriorityPlusOne = 1

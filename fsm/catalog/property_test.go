@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -236,5 +237,32 @@ func checkRoutes(t *rapid.T, replicas [3]*Catalog, m *model) {
 		if want := m.route(exchange, key, headers, chance); err != nil || !slices.Equal(got, want) {
 			t.Fatalf("%s with key %q and %v goes to %v (%v), want %v\n%s", exchange, key, headers, got, err, want, c)
 		}
+	}
+}
+
+// The key of a message is as long as any, and depends on what the queue asks for as much as on what the message says.
+func TestUniqueKey(t *testing.T) {
+	said := map[string]string{"message_id": "a", "header:k": "a", "header:long": strings.Repeat("x", 100_000), "header:empty": ""}
+	property := func(name string) []byte { return []byte(said[name]) }
+	key := func(by string) string { return string(UniqueKey(by, property)) }
+	if key("header:empty") != "" || key("header:none") != "" {
+		t.Error("a message that says nothing has a key")
+	}
+	all := map[string]bool{}
+	for _, by := range []string{"message-id", "header:k", "header:long"} {
+		if all[key(by)] = true; len(key(by)) != 16 || key(by) != key(by) {
+			t.Errorf("%s: %q", by, key(by))
+		}
+	}
+	if said["message_id"] = "b"; all[key("message-id")] || len(all) != 3 {
+		t.Error("two keys are the same")
+	}
+	old := effective{arguments: &fsm.Table{Fields: []*logpb.Field{{Name: "x-message-deduplication", Value: &logpb.Value{Tag: 't', Int: 1}}}}}
+	if by := old.unique(); by != "header:x-deduplication-header" {
+		t.Errorf("x-message-deduplication goes by %q", by)
+	}
+	old.arguments.Fields = append(old.arguments.Fields, &logpb.Field{Name: "x-unique", Value: &logpb.Value{Tag: 'S', Str: []byte("message-id")}})
+	if by := old.unique(); by != "message-id" {
+		t.Errorf("with x-unique it goes by %q", by)
 	}
 }

@@ -11,6 +11,8 @@ type taste struct {
 	parks   bool // they park what fails too often
 	credit  bool // consumers are in credit mode
 	pauses  bool // they are paused and resumed
+	unique  bool // they go by keys
+	limits  bool // they limit the prefetch of consumers
 }
 
 func (x *taste) draw(g *generator, groups bool) {
@@ -24,6 +26,10 @@ func (x *taste) draw(g *generator, groups bool) {
 	if x.pauses = g.oneIn("pauses", 4); x.pauses {
 		g.meta.Version = newestVersion
 	}
+	if x.unique = g.oneIn("unique", 4); x.unique {
+		g.meta.Version = newestVersion
+	}
+	x.limits = g.oneIn("limits", 4)
 	if x.groups = groups || g.oneIn("groups", 3); x.groups {
 		x.ordered, x.least = false, false
 	}
@@ -38,6 +44,10 @@ func (x *taste) settings(g *generator, c *logpb.QueueConfig) {
 		c.DeadLetter, c.DeliveryLimitSet, c.DeliveryLimit = false, false, int64(of(g, "low limit", 0, 0, 1))
 	}
 	c.Paused = g.oneIn("paused", 30) || x.pauses && g.oneIn("paused by policy", 8)
+	c.Unique = x.unique != g.oneIn("other uniqueness", 20)
+	if x.limits != g.oneIn("other limit of prefetch", 20) {
+		c.MaxPrefetch = of[uint32](g, "most", 1, 2, 5, 100)
+	}
 	x.groupSettings(g, c)
 }
 
@@ -57,6 +67,9 @@ func (x *taste) consumer(g *generator, c *logpb.Consume) {
 func (x *taste) message(g *generator, e *logpb.Enqueue) {
 	if x.window && g.n("with id", 3) != 2 {
 		e.MessageId = of(g, "message id", "a", "b", "c", "d", "e")
+	}
+	if x.unique && g.n("with key", 4) != 3 {
+		e.UniqueKey = []byte("the sixteenth " + of(g, "key", "a ", "b ", "c ", "d ", "", "e"))
 	}
 	if x.groups && g.n("with group", 4) != 3 {
 		e.GroupId = of(g, "group", groupIDs...)

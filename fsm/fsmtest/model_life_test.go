@@ -279,7 +279,7 @@ func (q *model) configure(c *logpb.QueueConfig) fsm.Result {
 	if c.Expires != q.config.Expires {
 		q.lastUsed = q.clock
 	}
-	single, paused := q.config.SingleActive, q.config.Paused
+	single, paused, prefetch := q.config.SingleActive, q.config.Paused, q.config.MaxPrefetch
 	byDeadline := q.config.DeadlineOrder
 	q.widenWindow(c.DedupWindow)
 	q.config = proto.Clone(c).(*logpb.QueueConfig)
@@ -295,7 +295,7 @@ func (q *model) configure(c *logpb.QueueConfig) fsm.Result {
 	if c.SingleActive != single {
 		q.single = nil
 	}
-	if c.SingleActive != single || c.Paused != paused {
+	if c.SingleActive != single || c.Paused != paused || c.MaxPrefetch != prefetch {
 		q.serveAnew()
 	}
 	q.dropIdle()

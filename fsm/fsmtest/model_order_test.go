@@ -70,10 +70,47 @@ type seenID struct {
 // isDuplicate reports whether a message with the same id was taken in within
 // the window.
 func (q *model) isDuplicate(e *logpb.Enqueue) bool {
-	if e.ScheduleId != "" && e.Conflict == logpb.Enqueue_REPLACE && q.notYetDue(e.ScheduleId, 0) != nil {
+	if q.replacedBy(e) != nil {
 		return false
 	}
 	return q.hasID(e) && slices.ContainsFunc(q.ids, func(x seenID) bool { return x.id == e.MessageId && q.within(x) })
+}
+
+// replacedBy returns the scheduled message that e replaces; nil: none.
+func (q *model) replacedBy(e *logpb.Enqueue) *message {
+	if e.ScheduleId == "" || e.Conflict != logpb.Enqueue_REPLACE {
+		return nil
+	}
+	return q.notYetDue(e.ScheduleId, 0)
+}
+
+// first returns the message that is there and has the key of e; nil: there is none. One that has expired is
+// not, unless somebody holds it or its group; nor is one that dies with its group.
+func (q *model) first(e *logpb.Enqueue) *message {
+	if !q.config.Unique || q.version < 3 || len(e.UniqueKey) != 16 {
+		return nil
+	}
+	for _, x := range q.messages {
+		switch {
+		case x.key != string(e.UniqueKey) || x.place == purged || (x.place == grouped || x.place == delayed) && x.ending != 0:
+		case x.place == checkedOut, x.place == scheduled, x.place == grouped && q.protected(x), !x.expired(q.clock):
+			return x
+		}
+	}
+	return nil
+}
+
+// keyOf is the key of a new message. Those that had it and have expired lose it.
+func (q *model) keyOf(e *logpb.Enqueue) string {
+	if !q.config.Unique || q.version < 3 || len(e.UniqueKey) != 16 {
+		return ""
+	}
+	for _, x := range q.messages {
+		if x.key == string(e.UniqueKey) {
+			x.key = ""
+		}
+	}
+	return string(e.UniqueKey)
 }
 
 func (q *model) hasID(e *logpb.Enqueue) bool {

@@ -159,7 +159,7 @@ func (q *model) receiveDeferred(s *session, r *logpb.ReceiveDeferred) fsm.Result
 	if c == nil || c.cancelled || c.id.Number == 0 {
 		return fsm.Result{Code: fsm.NotFound}
 	}
-	if !q.isServed(c) || len(q.held(c))+n > prefetchCeiling || c.link.mode && int64(c.link.left) < int64(n) {
+	if !q.isServed(c) || len(q.held(c))+n > prefetchCeiling || c.link.mode && (int64(c.link.left) < int64(n) || q.maxHeld(c) < len(q.held(c))+n) {
 		return fsm.Result{Code: fsm.Reserved}
 	}
 	q.active = q.clock

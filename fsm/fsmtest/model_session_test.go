@@ -175,7 +175,12 @@ func (q *model) enqueue(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 	if !e.Routed || q.config.IdleCountsRouted {
 		q.active = q.clock
 	}
-	if q.isDuplicate(e) {
+	first := q.first(e)
+	isSecond := first != nil && first != q.replacedBy(e)
+	if isSecond && len(e.Deaths) > 0 {
+		return q.reject(m)
+	}
+	if isSecond || q.isDuplicate(e) {
 		q.counters.SameID++
 		q.unneeded = m.Index
 		return fsm.Result{}
@@ -252,7 +257,7 @@ func (q *model) newMessage(m fsm.Meta, e *logpb.Enqueue) *message {
 	x := &message{
 		ref:      fsm.Ref{Index: m.Index, Offset: m.Offset, Size: e.Size},
 		priority: q.priorityOf(e), hasExpiry: e.HasExpiration, deaths: e.Deaths, head: e.Head,
-		came: q.clock, hops: min(e.Hops, maxHops+1), added: q.brought(e),
+		came: q.clock, hops: min(e.Hops, maxHops+1), added: q.brought(e), key: q.keyOf(e),
 	}
 	if q.hasGroups() {
 		x.group = e.GroupId

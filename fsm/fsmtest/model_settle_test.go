@@ -254,7 +254,7 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 
 // post puts x at the end of the outbox.
 func (q *model) post(x *message) {
-	x.place, x.letter, x.member = outbox, q.nextLetter, member{}
+	x.place, x.letter, x.member, x.key = outbox, q.nextLetter, member{}, ""
 	q.nextLetter++
 	q.letters = append(q.letters, x)
 	q.touched = true

@@ -143,6 +143,7 @@ type message struct {
 	place     place
 	came      fsm.Time // when its entry was applied
 	label              // what its publisher calls it
+	key       string   // while it is there no other one with the key is taken; empty: it has none
 
 	schedule
 	delivered
@@ -425,7 +426,7 @@ func (q *model) handOut() {
 	}
 	var short []*consumer
 	for _, c := range q.consumers {
-		if c.shared && !c.noticed && q.isServed(c) && !q.hasCredit(c) {
+		if c.shared && !c.noticed && q.isServed(c) && !q.hasCredit(c) && !q.isFull(c) {
 			short = append(short, c)
 		}
 	}
@@ -553,8 +554,19 @@ func (q *model) serve(c *consumer) {
 }
 
 func (q *model) hasCredit(c *consumer) bool {
-	return len(q.held(c)) < int(c.prefetch) && (!c.link.mode || c.link.left > 0) && q.isServed(c)
+	return len(q.held(c)) < int(c.prefetch) && !q.isFull(c) && (!c.link.mode || c.link.left > 0) && q.isServed(c)
 }
+
+// maxHeld is how many messages the queue lets c hold, whatever c asks for.
+func (q *model) maxHeld(c *consumer) int {
+	if n := q.config.GetMaxPrefetch(); n != 0 && !c.noAck && c.id.Number != 0 {
+		return int(n)
+	}
+	return prefetchCeiling
+}
+
+// isFull reports whether c holds as many as the queue lets it.
+func (q *model) isFull(c *consumer) bool { return len(q.held(c)) >= q.maxHeld(c) }
 
 // isServed reports whether c may get messages, if it has credit.
 func (q *model) isServed(c *consumer) bool {

@@ -438,7 +438,7 @@ func (o *observer) finish() {
 	if c.Acked < o.sum.acked || c.Acked > o.sum.acked+unclear {
 		o.saw("%d count as acked, %d were and %d may have been", c.Acked, o.sum.acked, unclear)
 	}
-	if o.ever.otherWindow == 0 && c.SameID != o.sum.duplicates {
+	if o.ever.otherWindow == 0 && !o.ever.unique && c.SameID != o.sum.duplicates {
 		o.saw("%d count as duplicates, %d are", c.SameID, o.sum.duplicates)
 	}
 	if c.DeadConfirmed > o.sum.arrived {

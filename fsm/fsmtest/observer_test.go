@@ -58,6 +58,7 @@ type observer struct {
 // everSet is what the settings have been at some time.
 type everSet struct {
 	limited, deadlineOrder, leastTTL, notSingle, notGrouped, together bool
+	unique                                                            bool
 	window, otherWindow                                               uint64
 	disconnected                                                      fsm.Millis // the shortest
 	deliveryLimit                                                     int64      // the smallest; negative: none
@@ -349,6 +350,9 @@ func (o *observer) lifetime(x *story, e *logpb.Enqueue, due fsm.Time) {
 
 // duplicate finds out whether a publish was taken in before.
 func (o *observer) duplicate(x *story, e *logpb.Enqueue) {
+	if o.ever.unique && len(e.UniqueKey) > 0 {
+		x.mayBe = "a second one"
+	}
 	if e.MessageId == "" || o.ever.window == 0 {
 		return
 	}
@@ -391,6 +395,7 @@ func (s *everSet) note(c *logpb.QueueConfig) {
 		s.otherWindow = c.DedupWindow + 1
 	}
 	s.window = max(s.window, c.DedupWindow)
+	s.unique = s.unique || c.Unique
 	if n := c.DisconnectedTimeoutPlusOne; n != 0 {
 		s.disconnected = min(s.disconnected, fsm.Millis(n-1))
 	}

@@ -45,6 +45,7 @@ type checker struct {
 
 	locks, ending int // deliveries with a lock, and those that end by themselves
 	labelled      int // messages with a label
+	keyed         int // messages with a key
 	ordered       int // ready messages, if the queue goes by deadlines
 }
 
@@ -112,6 +113,7 @@ func (k *checker) books() {
 	m.timers.check(k)
 	m.deadlines.check(k)
 	m.messages.check(k)
+	m.uniques.check(k)
 	m.entries.check(k)
 	m.groups.check(k)
 	if h, _ := m.candidate(); h != 0 {

@@ -132,6 +132,9 @@ func (m *Machine) lift(taken []checkout) {
 		held.seq = x.seq
 		m.messages.setPlace(x, 0)
 		if x.info != 0 {
+			if e := m.messages.extra(held.handle); !m.uniques.survived(e) && e.unique != (messageID{}) {
+				m.uniques.lifted(m.messages.editExtra(held.handle))
+			}
 			if g := m.groupOf(held.handle); g != nil {
 				m.groups.addOut(g, -1)
 			}

@@ -133,7 +133,7 @@ func (cs *consumers) from(n uint64) iter.Seq[*consumer] {
 func (cs *consumers) refresh(c *consumer) {
 	served := cs.served(c)
 	wants := served && c.credit() > 0
-	cs.short.note(c, served && !wants)
+	cs.short.note(c, served && !wants && c.lacks())
 	cs.choosers.note(c, wants)
 	wants = wants && !c.chooses()
 	if cs.takers.any() || cs.groups.on() {
@@ -156,7 +156,7 @@ func (cs *consumers) refresh(c *consumer) {
 func (cs *consumers) register(s *session, number uint64) *consumer {
 	c := &consumer{
 		id:      fsm.ConsumerID{Session: s.id, Number: number},
-		session: s, registered: cs.next, next: 1,
+		session: s, registered: cs.next, next: 1, quota: quota{max: maxCredit},
 	}
 	if number == 0 && s.nextGet > 0 {
 		c.next, s.nextGet = s.nextGet, 0
@@ -310,6 +310,7 @@ func (cs *consumers) reconsider(single bool) {
 		cs.single, cs.quiescing, cs.contested = nil, false, true
 	}
 	for _, c := range cs.all {
+		c.limit(&cs.settings)
 		cs.refresh(c)
 	}
 }
@@ -506,6 +507,7 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 		c.quota = quota{}
 	}
 	c.noAck, c.exclusive, c.ownTimeout = cmd.NoAck, cmd.Exclusive, fsm.OptionalFrom[fsm.Millis](cmd.TimeoutPlusOne)
+	c.limit(&cs.settings)
 	if cs.exclusive = nil; c.exclusive {
 		cs.exclusive = c
 	}
@@ -617,15 +619,24 @@ func (cs *consumers) choose() (active *consumer, quiescing bool) {
 type quota struct {
 	prefetch uint32
 	shared   bool
-	noticed  bool // since the last Consume the session has been told that it is short
-	listed   bool // it is in short; derived
+	max      uint32 // of the settings, for who settles; maxCredit: none. Derived
+	noticed  bool   // since the last Consume the session has been told that it is short
+	listed   bool   // it is in short; derived
 }
 
 func (a *quota) limit() int {
 	if a.prefetch == 0 && !a.shared {
-		return maxCredit
+		return int(a.max)
 	}
-	return int(min(a.prefetch, maxCredit))
+	return int(min(a.prefetch, a.max))
+}
+
+// limit has c obey the settings. Gets are handed what they ask for.
+func (c *consumer) limit(s *settings) {
+	c.quota.max = maxCredit
+	if s.MaxPrefetch != 0 && !c.noAck && !c.isGets() {
+		c.quota.max = min(s.MaxPrefetch, maxCredit)
+	}
 }
 
 // short are the consumers whose session is to be told as soon as a message is
@@ -820,6 +831,11 @@ func (c *consumer) credit() int {
 		return min(n, int(min(c.link.left, maxCredit)))
 	}
 	return n
+}
+
+// lacks reports whether c has no credit, and its session could give it some: it is not the queue that bounds it.
+func (c *consumer) lacks() bool {
+	return c.credit() <= 0 && (c.quota.max == maxCredit || c.held.Len() < int(c.quota.max))
 }
 
 // lateConsumers bounds how many cancelled consumers of a session are kept only

@@ -64,6 +64,7 @@ func (cs *consumers) restore(s *session, st *logpb.ConsumerState) error {
 	c.link = linkCredit{st.CreditMode, st.DeliveryCount, st.Credit}
 	c.choice = choice{st.Selector, st.Choices, st.Searched, st.Drains}
 	c.noAck, c.exclusive, c.ownTimeout = st.NoAck, st.Exclusive, fsm.OptionalFrom[fsm.Millis](st.TimeoutPlusOne)
+	c.limit(&cs.settings)
 	switch {
 	case c.isGets():
 	case st.Status == uint32(Cancelled):
@@ -123,7 +124,7 @@ func (cs *consumers) restoreService(order []uint32, single uint32) error {
 			c.finished = true
 			cs.attached--
 		}
-		cs.short.note(c, cs.served(c) && c.credit() <= 0)
+		cs.short.note(c, cs.served(c) && c.lacks())
 	}
 	return nil
 }
@@ -185,7 +186,7 @@ func (cs *consumers) checkService(k *checker) {
 		wants := cs.served(c) && c.credit() > 0 && !c.chooses() && cs.takers.generally(c)
 		cs.choosers.checkOne(k, c, cs.served(c) && c.credit() > 0)
 		k.that(c.serviced == wants || c.session.life.over, "consumer %v: in service %v", c.id, c.serviced)
-		lacks := cs.served(c) && c.credit() <= 0 && c.shared && !c.noticed
+		lacks := cs.served(c) && c.lacks() && c.shared && !c.noticed
 		k.that(c.listed == lacks || c.session.life.over, "consumer %v: listed as short %v", c.id, c.listed)
 		if c.listed {
 			listed++

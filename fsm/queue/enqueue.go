@@ -10,7 +10,9 @@ import (
 )
 
 // enqueue takes in one message, for now or for later, unless it is a duplicate
-// of one that was taken in: then the answer is OK and nothing else happens.
+// of one that was taken in, or its key has a message: then the answer is OK and
+// nothing else happens. A dead letter with such a key is refused, so that its source
+// decides what becomes of it.
 //
 // A message that replaces a scheduled one is none: that is a request about the
 // message that is there. What was not taken in is not remembered, so that it may be
@@ -25,9 +27,19 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 	if !cmd.Routed || m.settings.IdleCountsRouted {
 		m.lease.touch()
 	}
+	var replaced uint32
+	if cmd.ScheduleId != "" && cmd.Conflict == logpb.Enqueue_REPLACE {
+		replaced = m.pending(cmd.ScheduleId, 0)
+	}
+	var first uint32
+	if m.settings.Unique {
+		first = m.withKey(m.uniqueKey(cmd))
+	}
 	asks := m.seen.asks(cmd)
-	replaces := cmd.ScheduleId != "" && cmd.Conflict == logpb.Enqueue_REPLACE && m.pending(cmd.ScheduleId, 0) != 0
-	if asks && !replaces && m.seen.has(cmd) {
+	switch isSecond := first != 0 && first != replaced; {
+	case isSecond && len(cmd.Deaths) > 0:
+		return m.reject(eff)
+	case isSecond, asks && replaced == 0 && m.seen.has(cmd):
 		m.counters.SameID++
 		m.entries.refuse(eff)
 		return fsm.OK
@@ -162,6 +174,11 @@ func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *f
 	}
 	if cmd.Hops > 0 {
 		m.messages.setHops(h, cmd.Hops)
+	}
+	if m.settings.Unique {
+		if key := m.uniqueKey(cmd); key != (messageID{}) && m.uniques.find(key) == 0 { // what a backup brings back may be the second one
+			m.uniques.give(h, m.messages.editExtra(h), key)
+		}
 	}
 	if len(cmd.Deaths) > 0 {
 		m.messages.editExtra(h).deaths = m.outbox.copyDeaths(cmd.Deaths)

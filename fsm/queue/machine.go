@@ -51,6 +51,7 @@ type Machine struct {
 	groups   *leavings
 	takers   *groupTakers
 	cursors  *cursors
+	uniques  *uniques
 	messages *messages
 	aside    *aside
 	ends     *ends
@@ -85,11 +86,12 @@ func New(name string, id fsm.QueueID) *Machine {
 	m.takers = newGroupTakers(m.shared)
 	m.groups = &leavings{groups: newGroups(m.shared, m.takers)}
 	m.cursors = &cursors{shared: m.shared, timers: m.timers}
-	m.messages = &messages{shared: m.shared, timers: m.timers, entries: m.entries, labels: m.labels, groups: m.groups.groups, cursors: m.cursors}
+	m.uniques = &uniques{}
+	m.messages = &messages{shared: m.shared, timers: m.timers, entries: m.entries, labels: m.labels, groups: m.groups.groups, cursors: m.cursors, uniques: m.uniques}
 	m.aside = &aside{shared: m.shared, timers: m.timers, messages: m.messages}
 	m.seen = &seen{shared: m.shared}
 	m.ends = &ends{shared: m.shared, entries: m.entries, messages: m.messages}
-	m.outbox = &outbox{shared: m.shared, messages: m.messages, ends: m.ends}
+	m.outbox = &outbox{shared: m.shared, messages: m.messages, ends: m.ends, uniques: m.uniques}
 	m.sessions = &sessions{shared: m.shared}
 	m.deadlines, m.detached = &deadlines{shared: m.shared}, &detached{shared: m.shared}
 	m.consumers = &consumers{shared: m.shared, sessions: m.sessions, detached: m.detached, groups: m.groups, takers: m.takers, services: services{
@@ -116,6 +118,7 @@ func (m *Machine) clear() {
 	m.ends.clear()
 	m.groups.clear()
 	m.messages.clear()
+	m.uniques.clear()
 	m.aside.clear()
 	m.seen.clear()
 	m.outbox.clear()
@@ -469,7 +472,7 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 		m.lease.renew()
 	}
 	single, groups, paused := m.settings.SingleActive, m.settings.Groups, m.settings.Paused
-	byDeadline, window := m.settings.DeadlineOrder, m.settings.dedup
+	byDeadline, window, prefetch := m.settings.DeadlineOrder, m.settings.dedup, m.settings.MaxPrefetch
 	m.settings = newSettings(c)
 	m.ends.trim()
 	if m.messages.Live() > 0 {
@@ -478,7 +481,7 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	m.seen.configured(window)
 	m.timers.orderByDeadline(m.settings.DeadlineOrder)
 	m.lease.touch()
-	if c.SingleActive != single || c.Groups != groups || c.Paused != paused {
+	if c.SingleActive != single || c.Groups != groups || c.Paused != paused || c.MaxPrefetch != prefetch {
 		m.consumers.reconsider(c.SingleActive != single)
 	}
 	m.outbox.settleWaiting()

@@ -42,6 +42,7 @@ type messages struct {
 	labels  *labels
 	groups  *groups
 	cursors *cursors
+	uniques *uniques
 
 	// The records and their extra information, both by handle; 0 is no message.
 	arena[message]
@@ -68,7 +69,7 @@ type messages struct {
 // and labels are cleared by the machine.
 func (ms *messages) clear() {
 	ms.cursors.clear()
-	*ms = messages{shared: ms.shared, timers: ms.timers, entries: ms.entries, labels: ms.labels, groups: ms.groups, cursors: ms.cursors, next: max(ms.next, 1), named: map[string]uint32{}}
+	*ms = messages{shared: ms.shared, timers: ms.timers, entries: ms.entries, labels: ms.labels, groups: ms.groups, cursors: ms.cursors, uniques: ms.uniques, next: max(ms.next, 1), named: map[string]uint32{}}
 }
 
 // add makes a record for a new message, in no place, and assigns its number. head
@@ -236,6 +237,7 @@ func (ms *messages) releaseRecord(h uint32, eff *fsm.Effects) {
 	x := ms.Get(h)
 	index := x.index
 	if x.info != 0 {
+		ms.uniques.drop(ms.extras.Mut(x.info))
 		ms.extras.Release(x.info)
 	}
 	if x.labelled() {
@@ -359,6 +361,7 @@ func (ms *messages) label(h uint32) (messageID, correlationID []byte) {
 // of lists), whatever they hold. Checked-out messages and letters stay. The
 // caller clears the tokens.
 func (ms *messages) dropReady() {
+	ms.uniques.purged()
 	for no := range returnedList {
 		ms.discardList(no, Ready)
 	}
@@ -492,7 +495,7 @@ func (ms *messages) ungroup(h uint32) {
 // dropInfo frees the extra of message h if it is empty.
 func (ms *messages) dropInfo(h uint32) {
 	x := ms.Mut(h)
-	if e := ms.extras.Get(x.info); len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0 && e.annotations == nil {
+	if ms.extras.Get(x.info).isEmpty() {
 		ms.extras.Release(x.info)
 		x.info = 0
 	}
@@ -632,7 +635,7 @@ type message struct {
 }
 
 // extra is what only some messages have. A message has one only if it is not empty: it has a death, a schedule, a
-// group or annotations, or was forwarded.
+// group, annotations or a key, or was forwarded.
 //
 // It is in an arena of its own, under message.info, and dies with its message. A
 // snapshot shares deaths, transfers and schedule with it; hence "never changed".
@@ -657,6 +660,13 @@ type extra struct {
 	// Only what group.id says may be read in a snapshot. Letters have no group.
 	group     *group // of a message of a group; nil: none
 	protected bool   // it is due and its group is held: it is in no timer
+
+	unique messageID // the key of which no second message is taken; zero: none
+	purges uint32    // uniques.purges when the message came, or was held for the last time
+}
+
+func (e *extra) isEmpty() bool {
+	return len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0 && e.annotations == nil && e.unique == (messageID{})
 }
 
 // scheduleInfo is what even fewer messages have: those that were scheduled or

@@ -101,6 +101,9 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 func (e *extra) fill(st *logpb.MessageState) {
 	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
 	st.Hops, st.Forwarded, st.Annotations = uint32(e.hops), e.forwarded, e.annotations
+	if e.unique != (messageID{}) {
+		st.UniqueKey = e.unique[:]
+	}
 	if e.group != nil {
 		st.GroupId, st.Protected = e.group.id, e.protected
 	}
@@ -161,6 +164,12 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 	}
 	if st.Hops > 0 {
 		ms.setHops(h, st.Hops)
+	}
+	if len(st.UniqueKey) > 0 {
+		if len(st.UniqueKey) != len(messageID{}) || ms.uniques.find(messageID(st.UniqueKey)) != 0 {
+			return 0, fmt.Errorf("%w: message %d has the key of another one, or none", ErrSnapshot, st.Seq)
+		}
+		ms.uniques.give(h, ms.editExtra(h), messageID(st.UniqueKey))
 	}
 	ms.restoreScheduleInfo(st, h)
 	if err := ms.restoreGroup(st, h); err != nil {
@@ -286,7 +295,7 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 		k.fail("message %d of %d", x.seq, ms.next)
 	case x.size == 0 || x.expireAt < 0 || uint32(x.head&headMask) > x.size:
 		k.fail("message %d: size %d, entry %d, expiry %d", x.seq, x.size, x.index, x.expireAt)
-	case x.info != 0 && len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0 && e.annotations == nil:
+	case x.info != 0 && e.isEmpty():
 		k.fail("message %d has empty info", x.seq)
 	case place != Scheduled && ms.scheduleInfo(h).id != "":
 		k.fail("message %d is not scheduled", x.seq)
@@ -296,6 +305,7 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 		k.fail("message %d is no letter", x.seq)
 	}
 	k.note(x, h, place)
+	k.unique(h, false)
 	if g := ms.extra(h).group; g != nil {
 		k.group(g, x, h, ms.extra(h).protected)
 	}
@@ -339,6 +349,7 @@ func (k *checker) purged(ms *messages) {
 		}
 		k.that(!k.seen[h], "message %d is purged and somewhere", x.seq)
 		k.note(x, h, Purged)
+		k.unique(h, true)
 		last = h
 	}
 	k.that(ms.lists[purgedList].tail == last, "the tail of what was purged is wrong")

@@ -70,6 +70,7 @@ type outbox struct {
 	*shared
 	messages *messages
 	ends     *ends
+	uniques  *uniques
 
 	next     uint64         // number of the next letter
 	unrouted uint32         // first letter without a route; 0: none
@@ -99,7 +100,7 @@ type deadLetterTarget struct {
 // clear removes all letters and targets when the queue ends. Numbers begin with 1, and are
 // not reused.
 func (o *outbox) clear() {
-	*o = outbox{shared: o.shared, messages: o.messages, ends: o.ends, next: max(o.next, 1)}
+	*o = outbox{shared: o.shared, messages: o.messages, ends: o.ends, uniques: o.uniques, next: max(o.next, 1)}
 }
 
 func (o *outbox) nextLetter() uint64 { return o.next }
@@ -345,6 +346,7 @@ func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 // never posted anywhere but at the end, so numbers ascend from unrouted on.
 func (o *outbox) post(h uint32, eff *fsm.Effects) {
 	e := o.messages.editExtra(h)
+	o.uniques.drop(e)
 	e.letter, e.group = o.next, nil
 	o.next++
 	o.messages.put(h, Outbox)

@@ -12,7 +12,7 @@ import (
 // The parts of a machine, each the name of a type and of the fields that point
 // to it.
 var parts = []string{
-	"clock", "timers", "deadlines", "entries", "groups", "cursors", "messages", "aside", "seen", "ends", "outbox", "sessions", "detached", "consumers", "services", "service", "lease", "returnings",
+	"clock", "timers", "deadlines", "entries", "groups", "cursors", "uniques", "messages", "aside", "seen", "ends", "outbox", "sessions", "detached", "consumers", "services", "service", "lease", "returnings",
 }
 
 // shape is what the source says of a type.

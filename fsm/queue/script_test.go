@@ -125,7 +125,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "bounds": // before the first command
 		b := defaultBounds
 		b.Tick, b.Before = int(a.number("tick", uint64(b.Tick))), int(a.number("before", uint64(b.Before)))
-		b.HandOuts = int(a.number("hand-outs", uint64(b.HandOuts)))
+		b.HandOuts, b.Sweep = int(a.number("hand-outs", uint64(b.HandOuts))), int(a.number("sweep", uint64(b.Sweep)))
 		s.m.SetBounds(b)
 		return ""
 	case "held":
@@ -220,6 +220,9 @@ func (s *script) command(a arguments) *logpb.Command {
 			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"), ScheduleId: a.text("id"), GroupId: a.text("group"),
 			MessageId: a.text("mid"), Hops: uint32(a.number("hops", 0)), Annotations: a.annotations(),
 			Conflict: logpb.Enqueue_Conflict(logpb.Enqueue_Conflict_value[strings.ToUpper(a.text("conflict"))]),
+		}
+		if a.has("key") {
+			cmd.Enqueue.UniqueKey = fmt.Appendf(nil, "%-16s", a.text("key"))
 		}
 		if a.has("restored") {
 			cmd.Enqueue.Restored = &logpb.Restored{
@@ -340,6 +343,7 @@ func (a arguments) config() *logpb.QueueConfig {
 		Lock: a.number("lock", 0), MaxLock: a.number("max-lock", 0), CountLockExpiry: a.has("count-locks"),
 		SingleActive: a.has("single"), RetryMin: a.number("retry-min", 0), RetryMax: a.number("retry-max", 0),
 		DelayedStore: a.has("store"), Classic: a.has("classic"), Paused: a.has("paused"), DeadLetterOnDelete: a.has("will"),
+		Unique: a.has("unique"), MaxPrefetch: uint32(a.number("max-prefetch", 0)),
 		MaxPriorityPlusOne:         uint32(a.stored("max-priority")),
 		DisconnectedTimeoutPlusOne: a.stored("disconnected"), Revision: a.number("revision", 0),
 	}
@@ -386,6 +390,9 @@ func (s *script) deathCounts() string {
 	}
 	fmt.Fprintf(&b, "refused=%d dropped=%d confirmed=%d refusals=%d settled-expired=%d\n",
 		c.Refused, c.DeadDropped, c.DeadConfirmed, c.DeadRefused, c.AckedExpired)
+	if c.SameID > 0 {
+		fmt.Fprintf(&b, "same=%d\n", c.SameID)
+	}
 	if c.Forwarded > 0 {
 		fmt.Fprintf(&b, "forwarded=%d\n", c.Forwarded)
 	}

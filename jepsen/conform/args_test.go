@@ -53,14 +53,14 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 		t.declare(t.ch(), q, flags{durable: true}, with())
 	}},
 	{id: "A21", what: "an argument that has an effect in other brokers and none here: 406 with what to use, for a queue, an exchange, a consumer; 400 over HTTP", run: func(t *T) {
-		t.refuseDeclare("q", "invalid arg 'x-message-deduplication' for queue '"+t.name("q")+"' in vhost '/': \"has no effect here, use x-dedup-window\"", "x-message-deduplication", true)
+		t.refuseDeclare("q", "invalid arg 'x-cache-ttl' for queue '"+t.name("q")+"' in vhost '/': \"has no effect here, use x-dedup-window\"", "x-cache-ttl", int32(5))
 		t.refuseDeclare("q", "use x-delivery-limit", "x-max-deliver", int32(5))
 		t.refused(amqp.PreconditionFailed, "use x-dedup-window of the queues", func(ch *amqp.Channel) error {
 			return ch.ExchangeDeclare(t.name("x"), "fanout", true, false, false, false, args("x-cache-size", int32(5)))
 		})
 		q := t.queue("q", "x-ha-policy", "all")
 		t.refuseConsume(q, amqp.PreconditionFailed, "use basic.qos", false, "x-credit", int32(5))
-		status, answer, err := t.Nodes[0].Do(t.ctx, http.MethodPut, "/api/queues/%2F/"+t.name("r"), map[string]any{"durable": true, "arguments": map[string]any{"x-message-deduplication": true}})
+		status, answer, err := t.Nodes[0].Do(t.ctx, http.MethodPut, "/api/queues/%2F/"+t.name("r"), map[string]any{"durable": true, "arguments": map[string]any{"x-cache-ttl": 5}})
 		t.must(err)
 		t.equal("status", status, http.StatusBadRequest)
 		if !strings.Contains(string(answer), "use x-dedup-window") {

@@ -2,6 +2,7 @@ package conform
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +76,80 @@ var orderRows = suite{test: "TestOrders", title: "Order by deadline, duplicates"
 		t.publish(q, messageID("b"), body("b"))
 		t.equal("taken", bodies(t.take(q, 1)), "b")
 	}},
+	{id: "Q-UQ1", what: "`x-unique`: a publish with the key of a message that is ready, held, returned or scheduled is confirmed and dropped; once it is acked, rejected, expired or purged the key is free; without a key nothing is dropped", run: func(t *T) {
+		q := t.queue("q", "x-unique", "header:job")
+		job := func(is any, of ...option) { t.publish(q, append(of, headers("job", is))...) }
+		same := func(n float64) { t.equal("duplicates", t.stats(q)["messages_deduplicated_total"], n) }
+		job("a", body("first"))
+		job("a")
+		job(int64(7), body("number"))
+		job("7")
+		t.publish(q, body("none"))
+		t.publish(q, body("none"), messageID("a"))
+		same(2)
+		held := t.mustGet(q)
+		job("a")
+		t.must(held.Nack(false, true))
+		job("a")
+		same(4)
+		t.equal("all", bodies(t.take(q, 4)), "first number none none")
+		job("a", body("second"))
+		t.must(t.mustGet(q).Reject(false))
+		job("a", body("expires"), expiration("200"))
+		t.readyUntil(q, 1, time.Now())
+		t.soonReady(q, 0, time.Now().Add(ms(200)))
+		t.publish(q, headers("job", "a", "x-opt-delivery-delay", int32(60000)))
+		job("a")
+		same(5)
+		t.empty(q)
+		job("a", body("third"))
+		t.equal("third", bodies(t.take(q, 1)), "third")
+	}},
+	{id: "Q-UQ2", what: "`unique` by policy, and RabbitMQ's `x-message-deduplication` with its header; a wrong value is refused with 406, by policy with 400", run: func(t *T) {
+		q := t.queue("q")
+		t.policy("p", q, 0, definition{"unique": "message-id"})
+		t.eventually("it is unique", func() error {
+			t.publish(q, messageID("a"))
+			t.publish(q, messageID("a"))
+			if n := t.stats(q)["messages_deduplicated_total"]; n == 0.0 {
+				t.empty(q)
+				return fmt.Errorf("nothing is dropped")
+			}
+			return nil
+		})
+		t.take1(q)
+		old := t.queue("old", "x-message-deduplication", true)
+		t.publish(old, headers("x-deduplication-header", "k"), body("one"))
+		t.publish(old, headers("x-deduplication-header", "k"), body("two"))
+		t.equal("taken", bodies(t.take(old, 1)), "one")
+		t.mustNotGet(old)
+		t.refuseDeclare("refused", "invalid_unique_key", "x-unique", "message_id")
+		t.refuseDeclare("refused", "invalid_header_name", "x-unique", "header:")
+		t.refuseDeclare("old", "inequivalent arg 'x-message-deduplication'", "x-message-deduplication", false)
+		status, _, err := t.Nodes[0].Do(t.ctx, http.MethodPut, "/api/policies/%2F/"+t.name("wrong"), map[string]any{"pattern": "^none$", "definition": map[string]any{"unique": "id"}})
+		t.must(err)
+		t.equal("status", status, http.StatusBadRequest)
+	}},
+	{id: "Q-UQ3", what: "a dead letter whose key is taken is refused; at least once, it comes when the key is free, and otherwise it is counted as dropped", run: func(t *T) {
+		q := t.queue("q", "x-unique", "message-id")
+		to := []any{"x-dead-letter-exchange", "", "x-dead-letter-routing-key", q}
+		once := t.queue("once", to...)
+		keeps := t.queue("keeps", append(to, "x-dead-letter-strategy", "at-least-once", "x-overflow", "reject-publish")...)
+		t.publish(q, messageID("a"), body("first"))
+		t.publish(once, messageID("a"), body("dropped"))
+		t.must(t.mustGet(once).Reject(false))
+		t.publish(keeps, messageID("a"), body("letter"))
+		t.must(t.mustGet(keeps).Reject(false))
+		t.eventually("both are refused", func() error {
+			if n, m := t.stats(once)["dead_letters_dropped_total"], t.stats(keeps)["dead_letters_refused_total"]; n != 1.0 || m == 0.0 {
+				return fmt.Errorf("%v dropped, %v refused", n, m)
+			}
+			return nil
+		})
+		t.equal("first", bodies(t.take(q, 1)), "first")
+		t.equal("then", bodies(t.take(q, 1)), "letter")
+		t.mustNotGet(q)
+	}},
 }}
 
 var orderKillRows = []row{
@@ -87,6 +162,39 @@ var orderKillRows = []row{
 		t.equal("taken", bodies(t.take(q, 2)), "first third")
 		t.mustNotGet(q)
 	}},
+	{id: "Q-UQ1K", what: "the leader is killed: the next one knows the keys of what is ready, held and scheduled, and drops what has them", run: func(t *T) {
+		q := t.queue("q", "x-unique", "message-id")
+		t.publish(q, messageID("held"), body("held"))
+		at, _ := t.followers(q)
+		held, ok, err := t.openAt(at).Get(q, false)
+		t.must(err)
+		t.equal("held", ok, true)
+		t.publish(q, messageID("ready"), body("ready"))
+		t.publish(q, messageID("later"), headers("x-opt-delivery-delay", int32(600_000)))
+		t.killLeader(q)
+		for _, id := range []string{"held", "ready", "later"} {
+			t.publish(q, messageID(id), body("second "+id))
+		}
+		t.count(q, func(q cluster.Queue) string { return fmt.Sprint(q.Ready, q.Scheduled) }, "1 1")
+		t.must(held.Ack(false))
+		t.awaitQueue(q, func(c counts) bool { return c.Unacknowledged == 0 })
+		t.publish(q, messageID("held"), body("third"))
+		t.equal("taken", bodies(t.take(q, 2)), "ready third")
+		t.mustNotGet(q)
+	}},
+}
+
+// stats is what the HTTP API says of a queue.
+func (t *T) stats(queue string) map[string]any {
+	t.Helper()
+	return t.http(http.MethodGet, "/api/queues/%2F/"+queue, nil)
+}
+
+// empty purges a queue.
+func (t *T) empty(queue string) {
+	t.Helper()
+	_, err := t.ch().QueuePurge(queue, false)
+	t.must(err)
 }
 
 func messageID(id string) option { return func(p *amqp.Publishing) { p.MessageId = id } }

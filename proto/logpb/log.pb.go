@@ -1161,7 +1161,11 @@ type Enqueue struct {
 	Kept bool `protobuf:"varint,22,opt,name=kept" json:"kept,omitempty"`
 	// What receivers have added to a dead letter, to one that is forwarded, or to a
 	// message that a backup brings back, from version 3 on: as in MessageState.
-	Annotations   []*Annotation `protobuf:"bytes,23,rep,name=annotations" json:"annotations,omitempty"`
+	Annotations []*Annotation `protobuf:"bytes,23,rep,name=annotations" json:"annotations,omitempty"`
+	// While a message with this key is there the queue takes no second one. 16 bytes,
+	// made of the setting of the queue and of what the message says; empty: it has
+	// none, or the queue asks for none.
+	UniqueKey     []byte `protobuf:"bytes,75,opt,name=unique_key,json=uniqueKey" json:"unique_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1339,6 +1343,13 @@ func (x *Enqueue) GetKept() bool {
 func (x *Enqueue) GetAnnotations() []*Annotation {
 	if x != nil {
 		return x.Annotations
+	}
+	return nil
+}
+
+func (x *Enqueue) GetUniqueKey() []byte {
+	if x != nil {
+		return x.UniqueKey
 	}
 	return nil
 }
@@ -2803,8 +2814,13 @@ type QueueConfig struct {
 	Paused bool `protobuf:"varint,53,opt,name=paused" json:"paused,omitempty"`
 	// What is left when the queue ends is dead-lettered.
 	DeadLetterOnDelete bool `protobuf:"varint,80,opt,name=dead_letter_on_delete,json=deadLetterOnDelete" json:"dead_letter_on_delete,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// A message is not taken while one with its key is there.
+	Unique bool `protobuf:"varint,75,opt,name=unique" json:"unique,omitempty"`
+	// How many messages a consumer may hold that settles them, whatever it asks for;
+	// 0: as many as it asks for.
+	MaxPrefetch   uint32 `protobuf:"varint,76,opt,name=max_prefetch,json=maxPrefetch" json:"max_prefetch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueConfig) Reset() {
@@ -3199,6 +3215,20 @@ func (x *QueueConfig) GetDeadLetterOnDelete() bool {
 		return x.DeadLetterOnDelete
 	}
 	return false
+}
+
+func (x *QueueConfig) GetUnique() bool {
+	if x != nil {
+		return x.Unique
+	}
+	return false
+}
+
+func (x *QueueConfig) GetMaxPrefetch() uint32 {
+	if x != nil {
+		return x.MaxPrefetch
+	}
+	return 0
 }
 
 type Delete struct {
@@ -3632,7 +3662,8 @@ type MessageState struct {
 	CorrelationId     string        `protobuf:"bytes,61,opt,name=correlation_id,json=correlationId" json:"correlation_id,omitempty"`
 	RemarkReason      string        `protobuf:"bytes,65,opt,name=remark_reason,json=remarkReason" json:"remark_reason,omitempty"` // letters only: what the receiver said
 	RemarkDescription string        `protobuf:"bytes,66,opt,name=remark_description,json=remarkDescription" json:"remark_description,omitempty"`
-	Annotations       []*Annotation `protobuf:"bytes,70,rep,name=annotations" json:"annotations,omitempty"` // the newest first
+	Annotations       []*Annotation `protobuf:"bytes,70,rep,name=annotations" json:"annotations,omitempty"`               // the newest first
+	UniqueKey         []byte        `protobuf:"bytes,100,opt,name=unique_key,json=uniqueKey" json:"unique_key,omitempty"` // as in Enqueue; not of letters
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -3978,6 +4009,13 @@ func (x *MessageState) GetRemarkDescription() string {
 func (x *MessageState) GetAnnotations() []*Annotation {
 	if x != nil {
 		return x.Annotations
+	}
+	return nil
+}
+
+func (x *MessageState) GetUniqueKey() []byte {
+	if x != nil {
+		return x.UniqueKey
 	}
 	return nil
 }
@@ -4350,7 +4388,7 @@ const file_log_proto_rawDesc = "" +
 	"\x06CREDIT\x10\x16\x12\n" +
 	"\n" +
 	"\x06CHOOSE\x10\x17\x12\t\n" +
-	"\x05PAUSE\x10\x18\"\xa8\x06\n" +
+	"\x05PAUSE\x10\x18\"\xc7\x06\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -4376,7 +4414,9 @@ const file_log_proto_rawDesc = "" +
 	"\x04hops\x18\x14 \x01(\rR\x04hops\x124\n" +
 	"\brestored\x18\x15 \x01(\v2\x18.quorate.log.v1.RestoredR\brestored\x12\x12\n" +
 	"\x04kept\x18\x16 \x01(\bR\x04kept\x12<\n" +
-	"\vannotations\x18\x17 \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\"/\n" +
+	"\vannotations\x18\x17 \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\x12\x1d\n" +
+	"\n" +
+	"unique_key\x18K \x01(\fR\tuniqueKey\"/\n" +
 	"\bConflict\x12\v\n" +
 	"\aREPLACE\x10\x00\x12\n" +
 	"\n" +
@@ -4514,7 +4554,7 @@ const file_log_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xc0\x14\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xfb\x14\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -4573,7 +4613,9 @@ const file_log_proto_rawDesc = "" +
 	"\brevision\x18( \x01(\x04R\brevision\x12\x18\n" +
 	"\aclassic\x181 \x01(\bR\aclassic\x12\x16\n" +
 	"\x06paused\x185 \x01(\bR\x06paused\x121\n" +
-	"\x15dead_letter_on_delete\x18P \x01(\bR\x12deadLetterOnDelete\"L\n" +
+	"\x15dead_letter_on_delete\x18P \x01(\bR\x12deadLetterOnDelete\x12\x16\n" +
+	"\x06unique\x18K \x01(\bR\x06unique\x12!\n" +
+	"\fmax_prefetch\x18L \x01(\rR\vmaxPrefetch\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
 	"\fAT_MOST_ONCE\x10\x01\x12\x11\n" +
@@ -4623,7 +4665,7 @@ const file_log_proto_rawDesc = "" +
 	"\rNodeSuspected\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x12\n" +
-	"\x04back\x18\x03 \x01(\bR\x04back\"\x88\v\n" +
+	"\x04back\x18\x03 \x01(\bR\x04back\"\xa7\v\n" +
 	"\fMessageState\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
@@ -4678,7 +4720,9 @@ const file_log_proto_rawDesc = "" +
 	"\x0ecorrelation_id\x18= \x01(\tR\rcorrelationId\x12#\n" +
 	"\rremark_reason\x18A \x01(\tR\fremarkReason\x12-\n" +
 	"\x12remark_description\x18B \x01(\tR\x11remarkDescription\x12<\n" +
-	"\vannotations\x18F \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\"\xa8\a\n" +
+	"\vannotations\x18F \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\x12\x1d\n" +
+	"\n" +
+	"unique_key\x18d \x01(\fR\tuniqueKey\"\xa8\a\n" +
 	"\bEndState\x127\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1f.quorate.log.v1.EndState.ReasonR\x06reason\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x12R\x02at\x12\x14\n" +

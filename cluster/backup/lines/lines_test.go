@@ -89,6 +89,7 @@ func messages(t *testing.T) []Message {
 		{Payload: mustBare(t, fsm.BareHeader{Priority: -1, TTL: -1}, "", "\x00Sw@"), State: &logpb.MessageState{
 			Place: uint32(queue.Returned), Annotations: []*logpb.Annotation{{Key: []byte("\xa3\x03x-a"), Value: []byte("\xa1\x01b")}, {Key: []byte("\xa3\x03x-b"), Value: []byte("@")}},
 		}},
+		{Payload: mustPayload(t, "x", "k", encodedHeaders(nil), nil), State: &logpb.MessageState{Place: uint32(queue.Ready), UniqueKey: []byte("sixteen bytes \x00\xff")}},
 	}
 }
 

@@ -83,6 +83,7 @@ type state struct {
 	GroupID       text    `json:"group_id,omitempty"`
 	MessageID     text    `json:"message_id,omitempty"`     // as the record of ends has it
 	CorrelationID text    `json:"correlation_id,omitempty"` // likewise
+	UniqueKey     []byte  `json:"unique_key_base64,omitempty"`
 	Hops          uint32  `json:"hops,omitempty"`
 	Forwarded     bool    `json:"forwarded,omitempty"`
 	Reason        string  `json:"reason,omitempty"` // why it dies
@@ -157,7 +158,7 @@ func stateOf(r *logpb.MessageState) *state {
 		Priority: r.Priority, Acquired: r.Acquired, Failed: r.Failed, ExpiresAt: when(r.ExpireAt), DueAt: when(r.DueAt),
 		ScheduleID: text(r.ScheduleId), ScheduledFor: when(r.ScheduledFor), TTL: decodedTTL(r.TtlPlusOne), TTLCeiling: decodedTTL(r.TtlCeilingPlusOne),
 		HasExpiration: r.HasExpiration, GroupID: text(r.GroupId), MessageID: text(r.MessageId), CorrelationID: text(r.CorrelationId),
-		Hops: r.Hops, Forwarded: r.Forwarded, Reason: reasonOf(r.Reason),
+		Hops: r.Hops, Forwarded: r.Forwarded, Reason: reasonOf(r.Reason), UniqueKey: r.UniqueKey,
 	}
 	for _, p := range places {
 		if p.place == queue.Place(r.Place) {
@@ -198,7 +199,7 @@ func (s *state) record(p Properties) (*logpb.MessageState, error) {
 		Place: uint32(places[at].place), Priority: s.Priority, Acquired: s.Acquired, Failed: s.Failed, ExpireAt: int64(s.ExpiresAt), DueAt: int64(s.DueAt),
 		ScheduleId: string(s.ScheduleID), ScheduledFor: int64(s.ScheduledFor), TtlPlusOne: encodedTTL(s.TTL), TtlCeilingPlusOne: encodedTTL(s.TTLCeiling),
 		HasExpiration: s.HasExpiration, GroupId: string(s.GroupID), MessageId: string(s.MessageID), CorrelationId: string(s.CorrelationID),
-		Hops: s.Hops, Forwarded: s.Forwarded, Reason: reason,
+		Hops: s.Hops, Forwarded: s.Forwarded, Reason: reason, UniqueKey: s.UniqueKey,
 	}
 	for i := range s.Deaths {
 		d := &s.Deaths[i]
