@@ -11,6 +11,7 @@ type taste struct {
 	parks   bool // they park what fails too often
 	credit  bool // consumers are in credit mode
 	pauses  bool // they are paused and resumed
+	takes   bool // messages are taken
 }
 
 func (x *taste) draw(g *generator, groups bool) {
@@ -22,6 +23,9 @@ func (x *taste) draw(g *generator, groups bool) {
 		g.meta.Version = newestVersion
 	}
 	if x.pauses = g.oneIn("pauses", 4); x.pauses {
+		g.meta.Version = newestVersion
+	}
+	if x.takes = g.oneIn("takes", 4); x.takes {
 		g.meta.Version = newestVersion
 	}
 	if x.groups = groups || g.oneIn("groups", 3); x.groups {
