@@ -24,6 +24,7 @@ func (r *run) checkExamples() {
 		{"retries", "\"pay 7\", failures so far: 0\n\"pay 7\", failures so far: 1\n\"pay 7\", failures so far: 2\n\"pay 7\": delivery_limit\n"},
 		{"sessions", "order 7 placed\norder 7 paid\norder 8 placed\norder 8 cancelled\n"},
 		{"pause", "paused: true\n\"refund 7\", early: false\n"},
+		{"redrive", "\"to Atlantis\", redriven: 1\n"},
 		{"amqp10/hello", "got \"hello\"\n"},
 		{"amqp10/expiry", "\"lives 500 ms\": expired in queue offers\n\"lives 2000 ms\": expired in queue offers\n"},
 		{"amqp10/timeout", "forgetful got \"job 1\"\nit is released\ncareful got \"job 1\", first acquirer: false\n"},
@@ -35,7 +36,7 @@ func (r *run) checkExamples() {
 	} {
 		code, err := os.ReadFile(filepath.Join(root, "docs", "examples", c.name, "main.go"))
 		r.must(err)
-		here := strings.ReplaceAll(string(code), "127.0.0.1:5672", r.Nodes[0].AMQP)
+		here := strings.NewReplacer("127.0.0.1:5672", r.Nodes[0].AMQP, "127.0.0.1:15672", r.Nodes[0].HTTP).Replace(string(code))
 		if here == string(code) {
 			r.Fatalf("example %s names no broker on the default port", c.name)
 		}
