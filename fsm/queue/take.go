@@ -29,7 +29,7 @@ func (m *Machine) take(cmd *logpb.Take, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
 	for i, h := range m.messages.readyWith(numbers) {
 		if h == 0 {
-			h = m.groups.ages.Value(key{Seq: numbers[i]})
+			h = m.groups.grouped(numbers[i])
 		}
 		x := m.messages.Get(h)
 		if h == 0 || x.seq != numbers[i] || !x.ready() || x.due(m.clock.now()) || m.doomed(h) ||
@@ -55,6 +55,9 @@ func (m *Machine) take(cmd *logpb.Take, eff *fsm.Effects) fsm.Result {
 	}
 	return r
 }
+
+// grouped returns the Grouped message with a number; 0: there is none.
+func (ls *leavings) grouped(seq uint64) uint32 { return ls.ages.Value(key{Seq: seq}) }
 
 // copyOf makes another record of message h, which is ready, with a number of its own and the
 // same payload. It is in no place and of no group.
