@@ -149,6 +149,8 @@ type Message struct {
 	// What the publisher calls the message, cut; empty: nothing, or the queue keeps
 	// no record of ends.
 	MessageID, CorrelationID string
+	// EnqueuedAt is since when it is here, or ready if it was scheduled. Only Browse says it.
+	EnqueuedAt fsm.Time
 	GroupMember
 }
 
@@ -157,8 +159,6 @@ type GroupMember struct {
 	Group     string // empty: to none, or it is a letter
 	Forwarded bool   // a letter that has not died, but goes on
 	Copy      bool   // a letter that is a copy of another message
-	// Browse alone says since when it is here, or ready if it was scheduled.
-	EnqueuedAt fsm.Time
 }
 
 // Letter is a dead letter in the outbox.
