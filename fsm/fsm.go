@@ -273,6 +273,8 @@ type Rewrite struct {
 	Remark *Remark
 	// Redirected: it goes by a routing key of its queue.
 	Redirected bool
+	// Redriven: it says once more that it was.
+	Redriven bool
 }
 
 // DeadLetter is a message that has died and must be sent to the queue's
@@ -301,6 +303,10 @@ type DeadLetter struct {
 	// often it was forwarded, this time included.
 	Forwarded bool
 	Hops      uint32
+	// TakenTo is the queue that somebody sends the message to; 0: nobody does, its queue
+	// forwards it. Redriven: it is to say that.
+	TakenTo  QueueID
+	Redriven bool
 	// Deaths is the history, with the present death first. It is shared: copy
 	// the first record before filling it in. Its LastExchange is the payload's.
 	Deaths []*logpb.Death

@@ -27,6 +27,7 @@ func (r *run) checkExamples() {
 		{"lastwill", "began \"job 1\"\n\"job 1\": queue_deleted\n\"job 2\": queue_deleted\n"},
 		{"unique", "confirmed: true\nconfirmed: true\nthere: true\nconfirmed: true\nthere: false\nconfirmed: true\nthere: true\n"},
 		{"prefetch", "greedy got \"frame 1\"\ngreedy got \"frame 2\"\nother got \"frame 3\"\n"},
+		{"redrive", "\"to Atlantis\", redriven: 1\n"},
 		{"amqp10/hello", "got \"hello\"\n"},
 		{"amqp10/expiry", "\"lives 500 ms\": expired in queue offers\n\"lives 2000 ms\": expired in queue offers\n"},
 		{"amqp10/timeout", "forgetful got \"job 1\"\nit is released\ncareful got \"job 1\", first acquirer: false\n"},
@@ -38,7 +39,7 @@ func (r *run) checkExamples() {
 	} {
 		code, err := os.ReadFile(filepath.Join(root, "docs", "examples", c.name, "main.go"))
 		r.must(err)
-		here := strings.ReplaceAll(string(code), "127.0.0.1:5672", r.Nodes[0].AMQP)
+		here := strings.NewReplacer("127.0.0.1:5672", r.Nodes[0].AMQP, "127.0.0.1:15672", r.Nodes[0].HTTP).Replace(string(code))
 		if here == string(code) {
 			r.Fatalf("example %s names no broker on the default port", c.name)
 		}

@@ -123,6 +123,28 @@ func TestRewrittenRemarked(t *testing.T) {
 	}
 }
 
+// A message says how often it was redriven, and all else stays.
+func TestRewrittenRedriven(t *testing.T) {
+	for before, want := range map[int64]int64{-1: 1, 0: 1, 1: 2, math.MaxInt64: math.MaxInt64} {
+		fields := []wire.Field{{Name: "x-k", Value: wire.String("v")}}
+		if before != 0 {
+			fields = append(fields, wire.Field{Name: "x-redriven", Value: wire.Int64(before)})
+		}
+		for protocol, p := range forms(t, fields...) {
+			got := again(t, Properties{}, p, fsm.Rewrite{Redriven: true})
+			var n int64
+			for _, f := range (Properties{}).Headers(got, nil).GetFields() {
+				if f.Name == "x-redriven" {
+					n = f.Value.GetInt()
+				}
+			}
+			if n != want || headersText(got)["x-k"] != "v" {
+				t.Errorf("%s: %d, then %d, not %d", protocol, before, n, want)
+			}
+		}
+	}
+}
+
 // headersText returns the headers of a message as texts.
 func headersText(p fsm.Payload) map[string]string {
 	m := map[string]string{}

@@ -485,6 +485,7 @@ func reasonNamed(name string) logpb.Death_Reason {
 const (
 	headerRemarkReason      = "x-dead-letter-reason"
 	headerRemarkDescription = "x-dead-letter-description"
+	headerRedriven          = "x-redriven" // how often
 )
 
 // Rewritten returns what a payload that leaves its queue has as its property list,
@@ -536,6 +537,10 @@ func edit[S source](from S, keys string, r fsm.Rewrite) *wire.Edit {
 				e.RemoveHeaders = append(e.RemoveHeaders, h.name)
 			}
 		}
+	}
+	if r.Redriven {
+		n, _ := from.get(headerRedriven)
+		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: headerRedriven, Value: wire.Int64(min(max(n.Int, 0), math.MaxInt64-1) + 1)})
 	}
 	if _, ok := from.get(keys); ok && r.Redirected {
 		e.RemoveHeaders = append(e.RemoveHeaders, keys)

@@ -16,6 +16,11 @@ import (
 func (s *Sender) deadPayload(c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) fsm.Payload {
 	how := fsm.Rewrite{Waited: c.DelayedStore}
 	switch {
+	case l.Redriven:
+		how.Redriven = true
+		return repack(p, string(p.Exchange()), string(p.RoutingKey()), s.properties.Rewritten(p, how), p.BlindKeys())
+	case l.TakenTo != 0:
+		return p
 	case l.Forwarded && !c.Forward:
 		return p // it has got its route before
 	case l.Forwarded:
@@ -126,10 +131,10 @@ func depart(l *fsm.DeadLetter, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
 	}
 }
 
-// hops is how often a message was forwarded since somebody last rejected it: other
+// hops is how often a message was forwarded since somebody last rejected or sent it: other
 // deaths are automatic, and a circle of them and of forwarding must end.
 func hops(l *fsm.DeadLetter) uint32 {
-	if l.Reason == logpb.Death_REJECTED {
+	if l.Reason == logpb.Death_REJECTED || l.TakenTo != 0 {
 		return 0
 	}
 	return l.Hops

@@ -390,6 +390,12 @@ func (x *outboxSender) mayRoute(first uint64) bool {
 // routeLetter returns where a letter goes.
 func (x *outboxSender) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.Letter) *logpb.DeadRoute {
 	r := &logpb.DeadRoute{}
+	if l.TakenTo != 0 {
+		if _, ok := v.QueueByID(l.TakenTo); ok {
+			r.Targets = []uint64{uint64(l.TakenTo)}
+		}
+		return r
+	}
 	p, err := x.payload(l)
 	if err != nil {
 		return r
@@ -787,7 +793,7 @@ func (x *outboxSender) retryLetters() {
 			route.Letter = letters[i].Number
 			x.retried = route.Letter
 			switch {
-			case len(route.Targets) == 0 && !config.DelayedStore && (!letters[i].Forwarded || config.GetForward()):
+			case len(route.Targets) == 0 && !config.DelayedStore && (!letters[i].Forwarded || config.GetForward() && letters[i].TakenTo == 0):
 			case x.changedIn != nil && slices.Equal(route.Targets, x.routeLetter(x.changedIn, config, &letters[i]).Targets):
 			default:
 				r.Routes = append(r.Routes, route)

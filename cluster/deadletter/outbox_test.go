@@ -312,6 +312,40 @@ func TestForwards(t *testing.T) {
 	})
 }
 
+// What somebody sends to a queue arrives there once, whatever its queue does with dead letters; if that queue is gone it is
+// ready again.
+func TestTaken(t *testing.T) {
+	b := newLetterbox(t, "a", "b")
+	b.settings(t, b.source, func(c *logpb.QueueConfig) { c.TtlPlusOne = 0 })
+	a, gone := b.target(t, "a"), b.target(t, "b")
+	for _, body := range []string{"1", "2", "3"} {
+		b.die(t, body)
+	}
+	take := func(as logpb.Take_Action, to *grouptest.Queue, n uint64) {
+		b.source.Apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_TAKE, Take: &logpb.Take{
+			Action: as, Messages: []uint64{n}, Target: uint64(to.Spec().Queue),
+		}}))
+	}
+	take(logpb.Take_REDRIVE, a, 1)
+	take(logpb.Take_COPY, a, 3)
+	take(logpb.Take_MOVE, gone, 2)
+	q, _ := b.w.View().QueueByID(gone.Spec().Queue)
+	b.w.deleteQueue(q)
+	delete(b.targets, q.ID)
+	b.drain(t)
+	if got := a.Bodies(); !slices.Equal(got, []string{"1", "3"}) {
+		t.Errorf("it holds %q", got)
+	}
+	if got := b.source.Bodies(); !slices.Equal(got, []string{"3", "2"}) {
+		t.Errorf("the source holds %q", got)
+	}
+	b.source.View(func(m *queue.Machine) {
+		if c := m.Stats().Counters; c.Redriven != 1 || c.Copied != 1 || c.Forwarded != 1 {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
 // What waits for a way becomes ready again if its queue forwards no more.
 func TestForwardsNoMore(t *testing.T) {
 	b := newLetterbox(t, "a")

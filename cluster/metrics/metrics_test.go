@@ -74,7 +74,7 @@ func TestPage(t *testing.T) {
 				Outbox: queue.Count{Messages: 1, Bytes: 101}, Waiting: queue.Count{Messages: 1}, Delayed: queue.Count{Messages: 104}, Deferred: queue.Count{Messages: 105}, Parked: queue.Count{Messages: 106}, Locked: 107, Scheduled: queue.Count{Messages: 6}},
 				Times: Times{NextExpiry: 2500, TickLag: 1500, Ahead: 250}, Delayed: []Delayed{{"/", "x", 5, 1500}, {"/", "y", 0, 0}}}},
 			DeadLetters: DeadLetters{LostOnce: 13, Deaths: group.Deaths{
-				Replicated: queue.Dead{By: queue.Deaths{{1, 2, 3, 4}, {5}, {6}, {7}, {}, {21}, {22}}, Confirmed: 8, Dropped: 9, Refused: 10, Cancelled: 23, Replaced: 24, Purged: 25, Forwarded: 26},
+				Replicated: queue.Dead{By: queue.Deaths{{1, 2, 3, 4}, {5}, {6}, {7}, {}, {21}, {22}}, Confirmed: 8, Dropped: 9, Refused: 10, Cancelled: 23, Replaced: 24, Purged: 25, Forwarded: 26, Deleted: 27, Redriven: 28},
 				Local:      queue.Dead{By: queue.Deaths{{0, 0, 0, 11}}, Dropped: 12},
 			}},
 			Certificates: []Certificate{{"clustering", false, time.Unix(77, 0)}, {"clustering", true, time.Unix(88, 0)}},
@@ -167,7 +167,7 @@ func TestPage(t *testing.T) {
 		`quorate_queue_messages_scheduled 6`, `quorate_delayed_messages{exchange="x",vhost="/"} 5`,
 		`quorate_delayed_next_due_seconds{exchange="x",vhost="/"} 1.5`,
 		`quorate_certificate_expires_timestamp_seconds{of="node",protocol="clustering"} 77`, `quorate_certificate_expires_timestamp_seconds{of="authorities",protocol="clustering"} 88`,
-		`quorate_messages_forwarded_total{queue_type="rabbit_quorum_queue"} 26`,
+		`quorate_messages_forwarded_total{queue_type="rabbit_quorum_queue"} 26`, `quorate_messages_deleted_total{queue_type="rabbit_quorum_queue"} 27`, `quorate_messages_redriven_total{queue_type="rabbit_quorum_queue"} 28`,
 		`quorate_dead_letters_refused_total{queue_type="rabbit_quorum_queue"} 10`,
 		`quorate_listener_connections{listener="amqp",state="settled"} 7`, `quorate_listener_connections{listener="amqp",state="pending"} 2`,
 		`quorate_listener_connections_max{listener="amqp"} 50`, `quorate_listener_connections_refused_total{listener="amqp"} 22`,

@@ -364,6 +364,8 @@ var table = []metric{
 	}},
 	{deadLettered + "confirmed_total", counter, queueType, "Dead letters of outboxes that arrived in their target queues", byType(func(d *queue.Dead) uint64 { return d.Confirmed })},
 	{"quorate_messages_forwarded_total", counter, queueType, "Messages that arrived at the destinations to which their queues forward, in queues that this node led", byType(func(d *queue.Dead) uint64 { return d.Forwarded })},
+	{"quorate_messages_redriven_total", counter, queueType, "Dead letters that were redriven and have arrived, in queues that this node led", byType(func(d *queue.Dead) uint64 { return d.Redriven })},
+	{"quorate_messages_deleted_total", counter, queueType, "Ready messages that were deleted by request, in queues that this node led", byType(func(d *queue.Dead) uint64 { return d.Deleted })},
 	{"quorate_dead_letters_refused_total", counter, queueType, "Copies of dead letters and of forwarded messages that target queues refused", byType(func(d *queue.Dead) uint64 { return d.Refused })},
 	{"quorate_dead_letters_lost_total", counter, []string{"way"}, "Dead letters that did not arrive: no exchange, no route, refused, or the target queue or the source queue was deleted. way: outbox, or once (at_most_once, maxlen, beyond dead-letter-max-pending), which counts each target queue", func(s *Stats, add emit) {
 		add(float64(s.DeadLetters.Deaths.Replicated.Dropped+s.DeadLetters.Deaths.Local.Dropped), "outbox")

@@ -154,6 +154,8 @@ type Messages interface {
 	Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Message, more bool, err error)
 	// Scheduled asks a queue's leader for a page of its scheduled messages.
 	Scheduled(ctx context.Context, q *catalog.Queue, r *peerpb.ScheduledRequest) ([]*peerpb.ScheduledMessage, error)
+	// Select asks a queue's leader for the numbers of ready messages that meet conditions.
+	Select(ctx context.Context, q *catalog.Queue, r *peerpb.SelectRequest) (*peerpb.SelectReply, error)
 	// ExpireDue has a queue's leader propose ticks until nothing in it is due.
 	ExpireDue(ctx context.Context, q *catalog.Queue) error
 	// GroupsAfter asks a queue's leader for up to limit groups with an id above after, by id.

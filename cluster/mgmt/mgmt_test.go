@@ -76,6 +76,8 @@ type world struct {
 	settled      int   // messages that were taken
 	commands     []*logpb.Command
 	results      []uint64 // counts to answer them with
+	selected     []*peerpb.SelectRequest
+	selections   []*peerpb.SelectReply // to answer them with
 	published    []Outgoing
 	listeners    []api.Listener
 	accepted     uint64                       // logins

@@ -123,6 +123,10 @@ var needs = map[string]need{
 	"PUT /api/exchanges/{vhost}/{name}":                                    {management, "configure"},
 	"DELETE /api/exchanges/{vhost}/{name}":                                 {management, "configure"},
 	"POST /api/exchanges/{vhost}/{name}/publish":                           {management, "write"},
+	"POST /api/queues/{vhost}/{name}/messages/delete":                      {management, "read"},
+	"POST /api/queues/{vhost}/{name}/messages/move":                        {management, "read"}, // and write, where they go
+	"POST /api/queues/{vhost}/{name}/messages/copy":                        {management, "read"},
+	"POST /api/queues/{vhost}/{name}/redrive":                              {management, "read"},
 	"GET /api/queues/{vhost}/{name}/messages/peek":                         {management, "read"},
 	"GET /api/queues/{vhost}/{name}/deaths":                                {management, "read"},
 	"GET /api/queues/{vhost}/{name}/explain":                               {management, "read"},

@@ -46,6 +46,7 @@ func (x *Inspector) listen() {
 	peer.HandleAsk(x.node.Mesh, self.KindLeads, x.led)
 	peer.HandleAsk(x.node.Mesh, self.KindPeek, x.peek)
 	peer.HandleAsk(x.node.Mesh, self.KindBrowse, x.browse)
+	peer.HandleAsk(x.node.Mesh, self.KindSelect, x.selectReady)
 	peer.HandleAsk(x.node.Mesh, self.KindScheduled, x.scheduled)
 	peer.HandleAsk(x.node.Mesh, self.KindEnds, x.ends)
 	peer.HandleAsk(x.node.Mesh, self.KindExplain, x.explain)

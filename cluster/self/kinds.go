@@ -48,6 +48,7 @@ const (
 	KindTime            // call: what comes next in the queues that a node leads, see cluster/stats
 	KindSessions        // call: the sessions of a connection of a node's client, see package cluster
 	KindBrowse          // call: ready messages of a queue
+	KindSelect          // call: which ready messages of a queue meet a condition
 )
 
 // bounds lists the kinds whose messages are longer than others, or never have a payload.

@@ -51,6 +51,7 @@ var meanings = map[logpb.Command_Kind]map[fsm.Code]meaning{
 	logpb.Command_KICK:             {fsm.OK: success, fsm.Gone: queueGone},
 	logpb.Command_UNPARK:           {fsm.OK: success, fsm.Gone: queueGone},
 	logpb.Command_PAUSE:            {fsm.OK: success, fsm.Gone: queueGone},
+	logpb.Command_TAKE:             {fsm.OK: success, fsm.Gone: queueGone},
 	logpb.Command_GROUP:            {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.InUse: otherwise, fsm.Gone: queueGone},
 }
 

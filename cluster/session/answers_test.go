@@ -37,6 +37,7 @@ func TestAnswerTable(t *testing.T) {
 		logpb.Command_GROUP:            {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Rejected: fsm.NotFoundKind, fsm.InUse: fsm.Locked, fsm.Gone: fsm.NotFoundKind},
 		logpb.Command_KICK:             {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
 		logpb.Command_UNPARK:           {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_TAKE:             {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
 		logpb.Command_CONFIGURE:        {}, // none of a client's
 	} {
 		for c := fsm.OK; c <= fsm.TooMany; c++ {

@@ -46,6 +46,10 @@ var commandVerbs = map[string]commandVerb{
 	"schedule.fire":            scheduleVerb(logpb.Schedule_FIRE),
 	"queue.pause":              pauseVerb(false),
 	"queue.resume":             pauseVerb(true),
+	"message.delete":           takeVerb(logpb.Take_DELETE),
+	"message.move":             takeVerb(logpb.Take_MOVE),
+	"message.copy":             takeVerb(logpb.Take_COPY),
+	"message.redrive":          takeVerb(logpb.Take_REDRIVE),
 }
 
 // clientCommand is a publish to the command exchange. It consists of parts, and is answered when

@@ -6,6 +6,7 @@ import (
 	"encoding/base32"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -531,5 +532,51 @@ func pauseVerb(resume bool) commandVerb {
 			}
 		}
 		return []*commandPart{{queue: q, command: &logpb.Command{Kind: logpb.Command_PAUSE, Pause: c}}}, nil
+	}
+}
+
+// takeVerb returns a verb that takes messages at hand, which it names by number.
+func takeVerb(action logpb.Take_Action) commandVerb {
+	return func(x *commandExchange, r *commandRequest) ([]*commandPart, error) {
+		name, _, err := r.headers.text("x-queue")
+		if err != nil {
+			return nil, err
+		}
+		target, sent, err := r.headers.text("x-target-queue")
+		if err != nil {
+			return nil, err
+		}
+		by := x.session.conn.by()
+		q, err := r.view.TakeFrom(by, x.session.conn.vhost, name)
+		if err != nil {
+			return nil, err
+		}
+		var to *catalog.Queue
+		if sent {
+			if to, err = r.view.UseQueue(by, catalog.Write, x.session.conn.vhost, target); err != nil {
+				return nil, err
+			}
+		}
+		c := &logpb.Take{Action: action}
+		numbers, given, err := r.headers.list("x-message", "x-messages", isNumber)
+		switch {
+		case err != nil:
+			return nil, err
+		case !given || sent == (action == logpb.Take_DELETE):
+			return nil, fsm.Refuse(fsm.Precondition, "a command that takes messages requires x-queue, x-message or x-messages, and x-target-queue unless it deletes them")
+		case sent:
+			c.Target = uint64(to.ID)
+		}
+		if err := catalog.CheckTake(r.view.FSMVersion(), q, to); err != nil {
+			return nil, err
+		}
+		for _, n := range numbers {
+			if n.GetInt() < 1 {
+				return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid message %d", n.GetInt()))
+			}
+			c.Messages = append(c.Messages, uint64(n.GetInt()))
+		}
+		slices.Sort(c.Messages)
+		return []*commandPart{{queue: q, command: &logpb.Command{Kind: logpb.Command_TAKE, Take: c}}}, nil
 	}
 }

@@ -22,7 +22,10 @@ func queueFrom(leader string, s *peerpb.QueueStats) (q Queue) {
 	return q
 }
 
-// fill gives each number within v a bit of its own, the elements of an array the
+// value is a number of the n-th field that no other one has.
+func value(n uint64) uint64 { return 1<<32 + n }
+
+// fill gives each number within v a value of its own, the elements of an array the
 // same one, and returns them by the names of their fields.
 func fill(v reflect.Value) map[string]uint64 {
 	next, all := uint64(1), map[string]uint64{}
@@ -37,19 +40,19 @@ func fill(v reflect.Value) map[string]uint64 {
 			}
 			return
 		case reflect.Array:
-			for i, bit := 0, next; i < v.Len(); i++ { // 64 bits are too few for all elements
-				next = bit
+			for i, same := 0, next; i < v.Len(); i++ { // all elements have one value
+				next = same
 				walk(name, v.Index(i))
 			}
 			return
 		case reflect.Int, reflect.Int64:
-			v.SetInt(int64(1) << next)
+			v.SetInt(int64(value(next)))
 		case reflect.Uint64, reflect.Uint32:
-			v.SetUint(uint64(1) << next)
+			v.SetUint(value(next))
 		default:
 			return
 		}
-		all[name] |= uint64(1) << next
+		all[name] |= value(next)
 		next++
 	}
 	walk("", v)

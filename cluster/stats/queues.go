@@ -237,6 +237,7 @@ func wireOf(s queue.Stats) *peerpb.QueueStats {
 		MessagesParked:      s.Parked.Messages, MessageBytesParked: s.Parked.Bytes, MessagesParkedTotal: c.Parked, MessagesUnparkedTotal: c.Unparked,
 		MessagesLocked: uint64(s.Locked), LocksLostTotal: c.LocksLost, LocksRenewedTotal: c.LocksRenewed, LateSettlementsTotal: c.LateLocks,
 		MessagesForwarding: s.Forwarding.Messages, MessagesForwardedTotal: c.Forwarded,
+		MessagesDeletedTotal: c.Deleted, MessagesRedrivenTotal: c.Redriven, MessagesCopiedTotal: c.Copied,
 		MessagesDlx: s.Outbox.Messages, MessageBytesDlx: s.Outbox.Bytes, MessagesDlxWaiting: s.Waiting.Messages,
 		Consumers:            uint64(s.Consumers),
 		MessagesExpiredTotal: c.Expired, MessagesTimedOutTotal: c.TimedOut, ConsumerTimeoutLateAcksTotal: c.LateAcks,

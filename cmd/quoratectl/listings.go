@@ -33,7 +33,7 @@ func messageVerbs() []verb {
 		{name: "unpark", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "makes parked messages of a queue ready, those parked first before others; without COUNT all of them", more: " Their failed deliveries count anew.", run: wake("unpark"), example: "orders 3"},
 		{name: "pause_queue", arguments: "QUEUE", least: 1, maxArguments: 1, about: "hands the consumers of a queue nothing until they are resumed", more: " Publishes, expiry, timeouts and settlements go on. A queue that is paused gets another reason and end.", run: pausing("pause"), options: []option{{"reason", "`TEXT` that says why, at most 255 bytes", ""}, {"for", "resumes them by itself after `MILLISECONDS`", ""}}, example: "orders --reason 'database is down' --for 600000"},
 		{name: "resume_queue", arguments: "QUEUE", least: 1, maxArguments: 1, about: "ends a pause of a queue", more: " One that a policy asks for stays.", run: pausing("resume"), example: "orders"},
-	}, delayedVerbs()...)
+	}, append(takeVerbs(), delayedVerbs()...)...)
 }
 
 var queueColumns = columnsOf[api.Queue]("name messages")

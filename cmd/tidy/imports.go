@@ -77,7 +77,7 @@ var importRules = []importRule{
 	{tree: "cluster/failure", project: []string{"cluster/group", "cluster/peer", "cluster/self", "cluster/stats", "cluster/worker", "fsm/...", "proto/..."}},
 	{tree: "cluster/queues", project: []string{
 		"cluster/audit", "cluster/deadletter", "cluster/expiry", "cluster/explain", "cluster/failure", "cluster/group", "cluster/mgmt/api", "cluster/peer",
-		"cluster/placement", "cluster/raftlog", "cluster/replica", "cluster/self", "cluster/stream", "cluster/worker", "fsm/...", "proto/...",
+		"cluster/placement", "cluster/raftlog", "cluster/replica", "cluster/self", "cluster/stream", "cluster/tables", "cluster/worker", "fsm/...", "proto/...",
 	}},
 	{tree: "cluster/session", project: []string{
 		"cluster/audit", "cluster/deadletter", "cluster/expiry", "cluster/group", "cluster/login", "cluster/peer", "cluster/queues", "cluster/self", "cluster/stats",

@@ -330,6 +330,20 @@ func CheckPause(version uint32) error {
 	return nil
 }
 
+// taking is the version from which on messages at hand can be deleted, moved and copied.
+const taking = 3
+
+// CheckTake refuses to take messages at hand in a cluster of a version, or to send them to their own queue.
+func CheckTake(version uint32, from, to *Queue) error {
+	if version < taking {
+		return refuse(fsm.Precondition, "messages can be deleted, moved and copied once all nodes have fsm_version %d", taking)
+	}
+	if from == to {
+		return refuse(fsm.Precondition, "the messages are in %s already", to)
+	}
+	return nil
+}
+
 // checkAge accepts a whole number from 1 to 2^32-1 and one letter for the unit.
 func checkAge(v *logpb.Value) string {
 	s, ok := text(v)

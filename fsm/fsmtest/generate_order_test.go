@@ -13,6 +13,7 @@ type taste struct {
 	pauses  bool // they are paused and resumed
 	unique  bool // they go by keys
 	limits  bool // they limit the prefetch of consumers
+	takes   bool // messages are taken
 }
 
 func (x *taste) draw(g *generator, groups bool) {
@@ -30,6 +31,9 @@ func (x *taste) draw(g *generator, groups bool) {
 		g.meta.Version = newestVersion
 	}
 	x.limits = g.oneIn("limits", 4)
+	if x.takes = g.oneIn("takes", 4); x.takes {
+		g.meta.Version = newestVersion
+	}
 	if x.groups = groups || g.oneIn("groups", 3); x.groups {
 		x.ordered, x.least = false, false
 	}

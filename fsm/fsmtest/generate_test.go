@@ -189,6 +189,9 @@ func (g *generator) command() *logpb.Command {
 	if g.taste.pauses && g.oneIn("of pauses", 14) {
 		return g.pauseOrResume()
 	}
+	if g.taste.takes && g.oneIn("taken", 10) {
+		return g.take()
+	}
 	return commands[g.n("command", len(commands))](g)
 }
 

@@ -52,7 +52,15 @@ func (q *model) comeBack(x *message) {
 
 // hasGone is the end of a message that has arrived where it was forwarded to.
 func (q *model) hasGone(x *message) {
+	if x.takenAs == logpb.Take_COPY {
+		q.counters.Copied++
+		q.remove(x)
+		return
+	}
 	q.counters.Forwarded++
+	if x.takenAs == logpb.Take_REDRIVE {
+		q.counters.Redriven++
+	}
 	if x.heldBy = (lastHolder{}); q.endsLimit() > 0 {
 		q.noteEnd(x, logpb.EndState_FORWARDED, queue.AtLeastOnce, false)
 		e := &q.ends[len(q.ends)-1]

@@ -62,7 +62,7 @@ func synchronous(k logpb.Command_Kind) bool {
 	return slices.Contains([]logpb.Command_Kind{
 		logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
 		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE,
-		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_UNPARK, logpb.Command_GROUP, logpb.Command_PAUSE,
+		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_UNPARK, logpb.Command_GROUP, logpb.Command_PAUSE, logpb.Command_TAKE,
 	}, k)
 }
 
@@ -162,6 +162,8 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 		return q.giveCredit(s, c.Credit)
 	case logpb.Command_CHOOSE:
 		return q.choose(c.Choose)
+	case logpb.Command_TAKE:
+		return q.take(c.Take)
 	case logpb.Command_PAUSE:
 		return q.pauseOrResume(c.Pause)
 	}

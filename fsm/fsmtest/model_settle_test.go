@@ -327,7 +327,11 @@ func (q *model) route(x *message, r *logpb.DeadRoute) {
 		t.next++
 		q.touched = true
 	}
-	if x.forwarded && !q.config.Forward && q.phase == live && len(x.transfers) == 0 && len(x.done) == 0 {
+	if x.takenAs == logpb.Take_COPY && len(x.transfers) == 0 && len(x.done) == 0 {
+		q.remove(x)
+		return
+	}
+	if x.forwarded && (!q.config.Forward || x.takenTo != 0) && q.phase == live && len(x.transfers) == 0 && len(x.done) == 0 {
 		q.comeBack(x)
 		return
 	}

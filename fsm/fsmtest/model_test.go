@@ -188,6 +188,7 @@ type letterState struct {
 	done      []uint64 // targets that have the letter
 	refused   bool     // a target has refused it since it last waited
 	forwarded bool     // it has not died, but goes on
+	taken
 }
 
 // transfer is a letter's place in the stream to one target.

@@ -44,7 +44,7 @@ func (q *model) table() []queue.Message {
 			DueAt: x.dueAt, ScheduleID: x.id, ScheduledFor: x.scheduledFor, Deferral: x.deferral,
 		}
 		y.Annotations = x.annotations()
-		y.Forwarded, y.Group = x.forwarded, x.group
+		y.Forwarded, y.Copy, y.Group = x.forwarded, x.takenAs == logpb.Take_COPY, x.group
 		y.MessageID, y.CorrelationID = x.messageID, x.correlationID
 		if x.holder != nil {
 			y.Holder = x.holder.id
@@ -173,7 +173,7 @@ func (q *model) letterOf(x *message) queue.Letter {
 	l := queue.Letter{Number: x.letter, DeadLetter: fsm.DeadLetter{
 		Remark: x.remark, Ref: x.ref, Reason: x.reason, DiedAt: x.diedAt, Priority: uint8(x.priority), ScheduledFor: x.scheduledFor,
 		HasExpiration: x.hasExpiry, Fresh: true, TTL: fsm.OptionalFrom[fsm.Millis](x.ttl), Ceiling: fsm.OptionalFrom[fsm.Millis](x.ceiling),
-		Forwarded: x.forwarded, Hops: x.hops, Annotations: x.annotations(),
+		TakenTo: fsm.QueueID(x.takenTo), Redriven: x.takenAs == logpb.Take_REDRIVE, Forwarded: x.forwarded, Hops: x.hops, Annotations: x.annotations(),
 	}}
 	for _, id := range x.done {
 		l.Done = append(l.Done, fsm.QueueID(id))

@@ -80,6 +80,7 @@ type holding struct {
 	counters queue.Counters
 	phase    queue.Phase
 	live     map[fsm.Ref]queue.Message
+	copies   uint64 // that wait: a purge counts them, and nothing else does
 	config   *logpb.QueueConfig
 	sessions []fsm.SessionID
 }
@@ -90,7 +91,11 @@ func (w *witness) observe() holding {
 		sessions: w.m.Sessions(),
 	}
 	for x := range w.m.Messages() {
-		b.live[x.Ref] = x
+		if !x.Copy {
+			b.live[x.Ref] = x
+		} else if x.Place == queue.Waiting {
+			b.copies++
+		}
 	}
 	return b
 }
@@ -227,7 +232,7 @@ func (w *witness) deaths(b, now holding, eff *fsm.Effects) {
 // ends counts what has ended, by the machine's own account. A purge counts its
 // scheduled messages twice.
 func ends(c queue.Counters, purge bool) uint64 {
-	n := c.Acked + c.Purged + c.DeadConfirmed + c.Forwarded + c.DeadDropped
+	n := c.Acked + c.Purged + c.DeadConfirmed + c.Forwarded + c.Deleted + c.DeadDropped
 	if !purge {
 		n += c.Unscheduled
 	}
@@ -241,6 +246,9 @@ func ends(c queue.Counters, purge bool) uint64 {
 func (w *witness) accounts(b, now holding, c *logpb.Command, eff *fsm.Effects) {
 	purge := c.Kind == logpb.Command_PURGE
 	ended := ends(now.counters, purge) - ends(b.counters, purge)
+	if purge {
+		ended -= b.copies - now.copies
+	}
 	came := now.counters.Enqueued - b.counters.Enqueued
 	if b.config.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX {
 		// What is refused for its length dies without having been in the queue.
@@ -286,7 +294,7 @@ func (w *witness) letters(b, now holding, c *logpb.Command) {
 		w.answered(s)
 	}
 	in := map[uint64]bool{}
-	for _, x := range now.live {
+	for x := range w.m.Messages() { // copies among them
 		in[x.Letter] = true
 	}
 	confirmed := uint64(0)

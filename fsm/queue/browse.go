@@ -176,7 +176,9 @@ func (b *Browse) Scan(m *Machine) {
 			x.seen = min(x.seen, of.seq-1)
 			break
 		}
-		b.Found = append(b.Found, m.messages.describe(of.handle))
+		d := m.messages.describe(of.handle)
+		d.EnqueuedAt = m.messages.enqueuedAt(of.handle)
+		b.Found = append(b.Found, d)
 	}
 	b.Seen = x.seen
 }

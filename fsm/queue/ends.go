@@ -277,7 +277,7 @@ func (en *ends) restore(st *logpb.EndState) error {
 		acquired: st.Acquired, failed: st.Failed, disposition: Disposition(st.Disposition), letter: st.Letter, posted: st.Posted, settled: st.Settled,
 	}
 	if len(st.MessageId) > fsm.MaxLabel || len(st.CorrelationId) > fsm.MaxLabel || len(st.Tag) > maxTag ||
-		st.Disposition > uint32(AtLeastOnce) || st.Reason < 0 || st.Reason > logpb.EndState_FORWARDED || len(st.ArrivedAt) != len(st.ArrivedIndex) {
+		st.Disposition > uint32(AtLeastOnce) || st.Reason < 0 || st.Reason > logpb.EndState_DELETED || len(st.ArrivedAt) != len(st.ArrivedIndex) {
 		return fmt.Errorf("%w: the record of an end is damaged", ErrSnapshot)
 	}
 	r.setText(st.MessageId, st.CorrelationId, st.Tag)

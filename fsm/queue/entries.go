@@ -57,6 +57,13 @@ func (e *entries) keep(now fsm.Time, eff *fsm.Effects) {
 	eff.Released = slices.DeleteFunc(eff.Released, func(index uint64) bool { return index == e.index })
 }
 
+// again counts one more message of the entry at index, which has some.
+func (e *entries) again(index uint64) {
+	p, ok := e.Locate(fsm.Time(index))
+	invariants.Assert(ok, "a message's entry is live")
+	*e.EditAt(p)++
+}
+
 // drop counts one message less of an entry, which must have some.
 //
 // Ensures: index is in eff.Released if no message of the entry is left. An entry

@@ -395,6 +395,8 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 		return m.group(s, cmd.Group)
 	case logpb.Command_CHOOSE:
 		return m.choose(cmd.Choose, eff)
+	case logpb.Command_TAKE:
+		return m.take(cmd.Take, eff)
 	case logpb.Command_PAUSE:
 		r := m.changePause(cmd.Pause)
 		if r.Code == fsm.OK {
@@ -708,6 +710,9 @@ type Counters struct {
 	Unparked     uint64 // of those: became ready again
 	SameID       uint64 // publishes that were duplicates of messages
 	IDsForgotten uint64 // within the window against duplicates, since there were too many
+	Deleted      uint64 // messages that a Take has deleted
+	Redriven     uint64 // messages that have arrived where a Take has redriven them; of Forwarded
+	Copied       uint64 // copies that have arrived where a Take has sent them; not of Forwarded
 }
 
 // fields lists the counters, but for Deaths, each with what has it in a snapshot.
@@ -724,6 +729,7 @@ func (c *Counters) fields(st *logpb.QueueCounters) [][2]*uint64 {
 		{&c.GroupsTaken, &st.GroupsTaken}, {&c.GroupsLost, &st.GroupsLost},
 		{&c.Deferred, &st.Deferred}, {&c.Kicked, &st.Kicked}, {&c.Parked, &st.Parked}, {&c.Unparked, &st.Unparked},
 		{&c.SameID, &st.SameId}, {&c.IDsForgotten, &st.IdsForgotten},
+		{&c.Deleted, &st.Deleted}, {&c.Redriven, &st.Redriven}, {&c.Copied, &st.Copied},
 	}
 }
 

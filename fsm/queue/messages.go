@@ -688,6 +688,9 @@ type scheduleInfo struct {
 	// target has refused it.
 	done    []fsm.QueueID
 	refused bool
+	// Of letters that a Take sends: the queue they go to, and how. 0: another letter.
+	takenTo fsm.QueueID
+	takenAs logpb.Take_Action
 }
 
 var noScheduleInfo scheduleInfo

@@ -119,7 +119,7 @@ func (e *extra) fill(st *logpb.MessageState) {
 	}
 	st.ScheduledFor, st.ScheduleId, st.Refused = int64(r.scheduledFor), r.id, r.refused
 	st.TtlPlusOne, st.TtlCeilingPlusOne = r.ttl.Stored(), r.ceiling.Stored()
-	st.Deferral = r.deferral
+	st.Deferral, st.TakenTo, st.TakenAs = r.deferral, uint64(r.takenTo), r.takenAs
 	if r.expireAt != 0 {
 		st.ExpireAt = int64(r.expireAt)
 	}
@@ -184,11 +184,12 @@ func (ms *messages) restoreScheduleInfo(st *logpb.MessageState, h uint32) {
 	r := scheduleInfo{
 		scheduledFor: fsm.Time(st.ScheduledFor), id: st.ScheduleId, refused: st.Refused,
 		ttl: fsm.OptionalFrom[fsm.Millis](st.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](st.TtlCeilingPlusOne),
+		takenTo: fsm.QueueID(st.TakenTo), takenAs: st.TakenAs,
 	}
 	for _, id := range st.Done {
 		r.done = append(r.done, fsm.QueueID(id))
 	}
-	if r.scheduledFor != 0 || r.id != "" || r.refused || r.ttl.Given || r.ceiling.Given || r.done != nil {
+	if r.scheduledFor != 0 || r.id != "" || r.refused || r.ttl.Given || r.ceiling.Given || r.done != nil || r.takenTo != 0 {
 		ms.setScheduleInfo(h, r)
 	}
 }
@@ -297,6 +298,8 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 		k.fail("message %d: size %d, entry %d, expiry %d", x.seq, x.size, x.index, x.expireAt)
 	case x.info != 0 && e.isEmpty():
 		k.fail("message %d has empty info", x.seq)
+	case place != Outbox && place != Waiting && ms.scheduleInfo(h).takenTo != 0:
+		k.fail("message %d is not sent anywhere", x.seq)
 	case place != Scheduled && ms.scheduleInfo(h).id != "":
 		k.fail("message %d is not scheduled", x.seq)
 	case !place.aside() && ms.scheduleInfo(h).expireAt != 0 || place != Deferred && ms.scheduleInfo(h).deferral != "":

@@ -150,7 +150,7 @@ func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 		Remark: remark,
 		Ref:    x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority, ScheduledFor: r.scheduledFor,
 		HasExpiration: x.hasExpiration(), Deaths: e.deaths, Fresh: e.reason != logpb.Death_NONE && e.deaths[0].Count == 1,
-		TTL: r.ttl, Ceiling: r.ceiling, Forwarded: e.forwarded, Hops: uint32(e.hops), Annotations: e.annotations,
+		TTL: r.ttl, Ceiling: r.ceiling, TakenTo: r.takenTo, Redriven: r.takenAs == logpb.Take_REDRIVE, Forwarded: e.forwarded, Hops: uint32(e.hops), Annotations: e.annotations,
 	}
 }
 
@@ -250,6 +250,7 @@ func (o *outbox) checkForwarded(k *checker) {
 	var found forwardedCounts
 	for no, list := range []int{outboxList, waitingList} {
 		for h := o.messages.head(list); h != 0; h = o.messages.Get(h).next {
+			o.checkTaken(k, h)
 			e := o.messages.extra(h)
 			if !e.forwarded {
 				continue
@@ -514,7 +515,9 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 		o.messages.editExtra(h).transfers = transfers
 	case len(done) > 0:
 		o.arrived(h, 0, eff)
-	case o.messages.extra(h).forwarded && !o.settings.forwards() && !o.scratch.ended:
+	case o.messages.scheduleInfo(h).takenAs == logpb.Take_COPY:
+		o.free(h, eff)
+	case o.messages.extra(h).forwarded && (o.messages.scheduleInfo(h).takenTo != 0 || !o.settings.forwards()) && !o.scratch.ended:
 		o.comeBack(h)
 	case o.messages.extra(h).forwarded || o.strategy() == AtLeastOnce && !o.settings.DelayedStore:
 		o.wait(h)
@@ -554,10 +557,16 @@ func (o *outbox) free(h uint32, eff *fsm.Effects) {
 // arrived removes letter h, which the targets have. last is the one that has just
 // taken it, and may not be noted yet; 0: none has.
 func (o *outbox) arrived(h uint32, last fsm.QueueID, eff *fsm.Effects) {
-	if e := o.messages.extra(h); e.forwarded {
+	switch e, r := o.messages.extra(h), o.messages.scheduleInfo(h); {
+	case r.takenAs == logpb.Take_COPY: // what it is a copy of ends by itself
+		o.counters.Copied++
+	case e.forwarded:
 		o.counters.Forwarded++
-		o.ends.forwarded(h, o.messages.scheduleInfo(h).done, last, o.next)
-	} else {
+		if r.takenAs == logpb.Take_REDRIVE {
+			o.counters.Redriven++
+		}
+		o.ends.forwarded(h, r.done, last, o.next)
+	default:
 		o.counters.DeadConfirmed++
 		o.ends.settled(e.letter)
 	}

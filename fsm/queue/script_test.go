@@ -271,6 +271,11 @@ func (s *script) command(a arguments) *logpb.Command {
 	case "pause", "unpause":
 		cmd.Kind = logpb.Command_PAUSE
 		cmd.Pause = &logpb.Pause{By: a.text("by"), Reason: a.text("reason"), Until: int64(a.number("until", 0)), Resume: a.d.Cmd == "unpause"}
+	case "take":
+		cmd.Kind = logpb.Command_TAKE
+		cmd.Take = &logpb.Take{
+			Action: logpb.Take_Action(logpb.Take_Action_value[strings.ToUpper(a.text("as"))]), Messages: a.numbers("messages"), Target: a.number("to", 0),
+		}
 	case "credit":
 		cmd.Kind = logpb.Command_CREDIT
 		cmd.Credit = &logpb.Credit{
@@ -396,6 +401,9 @@ func (s *script) deathCounts() string {
 	if c.Forwarded > 0 {
 		fmt.Fprintf(&b, "forwarded=%d\n", c.Forwarded)
 	}
+	if c.Deleted+c.Redriven+c.Copied > 0 {
+		fmt.Fprintf(&b, "deleted=%d redriven=%d copied=%d\n", c.Deleted, c.Redriven, c.Copied)
+	}
 	return b.String()
 }
 
@@ -409,10 +417,15 @@ func (s *script) ranges(a arguments) []uint64 {
 		}
 		out = append(out, first, last-first+1)
 	}
-	for _, r := range strings.FieldsFunc(a.text("raw"), func(r rune) bool { return r == '.' }) {
+	return append(out, a.numbers("raw")...)
+}
+
+// numbers reads key=1.3.5.
+func (a arguments) numbers(key string) (out []uint64) {
+	for _, r := range strings.FieldsFunc(a.text(key), func(r rune) bool { return r == '.' }) {
 		n, err := strconv.ParseUint(r, 10, 64)
 		if err != nil {
-			a.d.Fatalf(a.t, "raw: %v", err)
+			a.d.Fatalf(a.t, "%s: %v", key, err)
 		}
 		out = append(out, n)
 	}
@@ -575,6 +588,9 @@ func lettersText(letters []Letter) string {
 		}
 		if l.Forwarded {
 			fmt.Fprintf(&b, " hops=%d", l.Hops)
+		}
+		if l.TakenTo != 0 {
+			fmt.Fprintf(&b, " to=%d redriven=%t", l.TakenTo, l.Redriven)
 		}
 		if l.Remark != (fsm.Remark{}) {
 			fmt.Fprintf(&b, " remark=%q", l.Remark)

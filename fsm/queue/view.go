@@ -63,7 +63,8 @@ type Dead struct {
 	By                          Deaths
 	Confirmed, Dropped, Refused uint64 // letters, letters, transfers
 	// Messages that ended otherwise: see Counters.
-	Cancelled, Replaced, Purged, Forwarded uint64
+	Cancelled, Replaced, Purged, Forwarded, Deleted uint64
+	Redriven                                        uint64 // of Forwarded
 }
 
 // Plus returns the sum d + o.
@@ -81,7 +82,7 @@ func (d Dead) with(o Dead, f func(a, b uint64) uint64) Dead {
 	}
 	d.Confirmed, d.Dropped, d.Refused = f(d.Confirmed, o.Confirmed), f(d.Dropped, o.Dropped), f(d.Refused, o.Refused)
 	d.Cancelled, d.Replaced, d.Purged = f(d.Cancelled, o.Cancelled), f(d.Replaced, o.Replaced), f(d.Purged, o.Purged)
-	d.Forwarded = f(d.Forwarded, o.Forwarded)
+	d.Forwarded, d.Deleted, d.Redriven = f(d.Forwarded, o.Forwarded), f(d.Deleted, o.Deleted), f(d.Redriven, o.Redriven)
 	return d
 }
 
@@ -148,6 +149,8 @@ type Message struct {
 	// What the publisher calls the message, cut; empty: nothing, or the queue keeps
 	// no record of ends.
 	MessageID, CorrelationID string
+	// EnqueuedAt is since when it is here, or ready if it was scheduled. Only Browse says it.
+	EnqueuedAt fsm.Time
 	GroupMember
 }
 
@@ -155,6 +158,7 @@ type Message struct {
 type GroupMember struct {
 	Group     string // empty: to none, or it is a letter
 	Forwarded bool   // a letter that has not died, but goes on
+	Copy      bool   // a letter that is a copy of another message
 }
 
 // Letter is a dead letter in the outbox.
@@ -235,7 +239,7 @@ func (m *Machine) Dead() Dead {
 	c := &m.counters
 	return Dead{
 		By: c.Deaths, Confirmed: c.DeadConfirmed, Dropped: c.DeadDropped, Refused: c.DeadRefused,
-		Cancelled: c.Cancelled, Replaced: c.Replaced, Purged: c.Purged, Forwarded: c.Forwarded,
+		Cancelled: c.Cancelled, Replaced: c.Replaced, Purged: c.Purged, Forwarded: c.Forwarded, Deleted: c.Deleted, Redriven: c.Redriven,
 	}
 }
 
@@ -559,6 +563,7 @@ func (ms *messages) describe(h uint32) Message {
 		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration(), Deaths: e.deaths, Annotations: e.annotations, Letter: e.letter,
 		ScheduleID: r.id, ScheduledFor: r.scheduledFor, Deferral: r.deferral,
 	}
+	d.Copy = r.takenAs == logpb.Take_COPY
 	if d.Forwarded = e.forwarded; e.group != nil {
 		d.Group = e.group.id
 	}

@@ -53,6 +53,7 @@ const (
 	Command_CREDIT           Command_Kind = 22
 	Command_CHOOSE           Command_Kind = 23
 	Command_PAUSE            Command_Kind = 24
+	Command_TAKE             Command_Kind = 30
 )
 
 // Enum value maps for Command_Kind.
@@ -83,6 +84,7 @@ var (
 		22: "CREDIT",
 		23: "CHOOSE",
 		24: "PAUSE",
+		30: "TAKE",
 	}
 	Command_Kind_value = map[string]int32{
 		"NONE":             0,
@@ -110,6 +112,7 @@ var (
 		"CREDIT":           22,
 		"CHOOSE":           23,
 		"PAUSE":            24,
+		"TAKE":             30,
 	}
 )
 
@@ -357,6 +360,58 @@ func (Death_Reason) EnumDescriptor() ([]byte, []int) {
 	return file_log_proto_rawDescGZIP(), []int{12, 0}
 }
 
+type Take_Action int32
+
+const (
+	Take_DELETE  Take_Action = 0
+	Take_MOVE    Take_Action = 1
+	Take_COPY    Take_Action = 2 // they stay where they are, and copies go
+	Take_REDRIVE Take_Action = 3 // they are moved, and say so
+)
+
+// Enum value maps for Take_Action.
+var (
+	Take_Action_name = map[int32]string{
+		0: "DELETE",
+		1: "MOVE",
+		2: "COPY",
+		3: "REDRIVE",
+	}
+	Take_Action_value = map[string]int32{
+		"DELETE":  0,
+		"MOVE":    1,
+		"COPY":    2,
+		"REDRIVE": 3,
+	}
+)
+
+func (x Take_Action) Enum() *Take_Action {
+	p := new(Take_Action)
+	*p = x
+	return p
+}
+
+func (x Take_Action) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Take_Action) Descriptor() protoreflect.EnumDescriptor {
+	return file_log_proto_enumTypes[5].Descriptor()
+}
+
+func (Take_Action) Type() protoreflect.EnumType {
+	return &file_log_proto_enumTypes[5]
+}
+
+func (x Take_Action) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Take_Action.Descriptor instead.
+func (Take_Action) EnumDescriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{19, 0}
+}
+
 type Settle_Outcome int32
 
 const (
@@ -396,11 +451,11 @@ func (x Settle_Outcome) String() string {
 }
 
 func (Settle_Outcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[5].Descriptor()
+	return file_log_proto_enumTypes[6].Descriptor()
 }
 
 func (Settle_Outcome) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[5]
+	return &file_log_proto_enumTypes[6]
 }
 
 func (x Settle_Outcome) Number() protoreflect.EnumNumber {
@@ -409,7 +464,7 @@ func (x Settle_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Settle_Outcome.Descriptor instead.
 func (Settle_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19, 0}
+	return file_log_proto_rawDescGZIP(), []int{20, 0}
 }
 
 type QueueConfig_DeadLetterStrategy int32
@@ -448,11 +503,11 @@ func (x QueueConfig_DeadLetterStrategy) String() string {
 }
 
 func (QueueConfig_DeadLetterStrategy) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[6].Descriptor()
+	return file_log_proto_enumTypes[7].Descriptor()
 }
 
 func (QueueConfig_DeadLetterStrategy) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[6]
+	return &file_log_proto_enumTypes[7]
 }
 
 func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
@@ -461,7 +516,7 @@ func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_DeadLetterStrategy.Descriptor instead.
 func (QueueConfig_DeadLetterStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22, 0}
+	return file_log_proto_rawDescGZIP(), []int{23, 0}
 }
 
 type QueueConfig_Overflow int32
@@ -497,11 +552,11 @@ func (x QueueConfig_Overflow) String() string {
 }
 
 func (QueueConfig_Overflow) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[7].Descriptor()
+	return file_log_proto_enumTypes[8].Descriptor()
 }
 
 func (QueueConfig_Overflow) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[7]
+	return &file_log_proto_enumTypes[8]
 }
 
 func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
@@ -510,7 +565,7 @@ func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Overflow.Descriptor instead.
 func (QueueConfig_Overflow) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22, 1}
+	return file_log_proto_rawDescGZIP(), []int{23, 1}
 }
 
 type QueueConfig_Retry int32
@@ -549,11 +604,11 @@ func (x QueueConfig_Retry) String() string {
 }
 
 func (QueueConfig_Retry) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[8].Descriptor()
+	return file_log_proto_enumTypes[9].Descriptor()
 }
 
 func (QueueConfig_Retry) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[8]
+	return &file_log_proto_enumTypes[9]
 }
 
 func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
@@ -562,7 +617,7 @@ func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Retry.Descriptor instead.
 func (QueueConfig_Retry) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22, 2}
+	return file_log_proto_rawDescGZIP(), []int{23, 2}
 }
 
 type QueueConfig_RetryStrategy int32
@@ -598,11 +653,11 @@ func (x QueueConfig_RetryStrategy) String() string {
 }
 
 func (QueueConfig_RetryStrategy) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[9].Descriptor()
+	return file_log_proto_enumTypes[10].Descriptor()
 }
 
 func (QueueConfig_RetryStrategy) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[9]
+	return &file_log_proto_enumTypes[10]
 }
 
 func (x QueueConfig_RetryStrategy) Number() protoreflect.EnumNumber {
@@ -611,7 +666,7 @@ func (x QueueConfig_RetryStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_RetryStrategy.Descriptor instead.
 func (QueueConfig_RetryStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22, 3}
+	return file_log_proto_rawDescGZIP(), []int{23, 3}
 }
 
 type QueueConfig_Groups int32
@@ -647,11 +702,11 @@ func (x QueueConfig_Groups) String() string {
 }
 
 func (QueueConfig_Groups) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[10].Descriptor()
+	return file_log_proto_enumTypes[11].Descriptor()
 }
 
 func (QueueConfig_Groups) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[10]
+	return &file_log_proto_enumTypes[11]
 }
 
 func (x QueueConfig_Groups) Number() protoreflect.EnumNumber {
@@ -660,7 +715,7 @@ func (x QueueConfig_Groups) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Groups.Descriptor instead.
 func (QueueConfig_Groups) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22, 4}
+	return file_log_proto_rawDescGZIP(), []int{23, 4}
 }
 
 type EndState_Reason int32
@@ -679,7 +734,8 @@ const (
 	EndState_REPLACED       EndState_Reason = 17 // another message was scheduled under its name
 	EndState_PURGED         EndState_Reason = 18 // as many messages as count says
 	EndState_QUEUE_DELETED  EndState_Reason = 19 // the same
-	EndState_FORWARDED      EndState_Reason = 20 // it went on to where its queue forwards
+	EndState_FORWARDED      EndState_Reason = 20 // it went on to where its queue forwards, or was moved
+	EndState_DELETED        EndState_Reason = 60 // by a Take
 )
 
 // Enum value maps for EndState_Reason.
@@ -698,6 +754,7 @@ var (
 		18: "PURGED",
 		19: "QUEUE_DELETED",
 		20: "FORWARDED",
+		60: "DELETED",
 	}
 	EndState_Reason_value = map[string]int32{
 		"NONE":           0,
@@ -713,6 +770,7 @@ var (
 		"PURGED":         18,
 		"QUEUE_DELETED":  19,
 		"FORWARDED":      20,
+		"DELETED":        60,
 	}
 )
 
@@ -727,11 +785,11 @@ func (x EndState_Reason) String() string {
 }
 
 func (EndState_Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[11].Descriptor()
+	return file_log_proto_enumTypes[12].Descriptor()
 }
 
 func (EndState_Reason) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[11]
+	return &file_log_proto_enumTypes[12]
 }
 
 func (x EndState_Reason) Number() protoreflect.EnumNumber {
@@ -740,7 +798,7 @@ func (x EndState_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndState_Reason.Descriptor instead.
 func (EndState_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{30, 0}
+	return file_log_proto_rawDescGZIP(), []int{31, 0}
 }
 
 // Session names one channel of one client: the node that serves it, that
@@ -903,6 +961,7 @@ type Command struct {
 	Credit          *Credit          `protobuf:"bytes,23,opt,name=credit" json:"credit,omitempty"`
 	Choose          *Choose          `protobuf:"bytes,24,opt,name=choose" json:"choose,omitempty"`
 	Pause           *Pause           `protobuf:"bytes,25,opt,name=pause" json:"pause,omitempty"`
+	Take            *Take            `protobuf:"bytes,60,opt,name=take" json:"take,omitempty"`
 	// In the first command of a stream: when it was made. A queue begins no
 	// stream with one that is too old, see Code Late. 0: not said.
 	OpenedAt      int64 `protobuf:"zigzag64,21,opt,name=opened_at,json=openedAt" json:"opened_at,omitempty"`
@@ -1104,6 +1163,13 @@ func (x *Command) GetChoose() *Choose {
 func (x *Command) GetPause() *Pause {
 	if x != nil {
 		return x.Pause
+	}
+	return nil
+}
+
+func (x *Command) GetTake() *Take {
+	if x != nil {
+		return x.Take
 	}
 	return nil
 }
@@ -2488,6 +2554,69 @@ func (x *Pause) GetResume() bool {
 	return false
 }
 
+// Take takes messages that are ready and that nobody holds: it deletes them, or
+// sends them, or copies of them, to another queue. It names them by number. Those
+// that are not ready by then are left alone, so it may be repeated, but for a COPY.
+type Take struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Action        Take_Action            `protobuf:"varint,1,opt,name=action,enum=quorate.log.v1.Take_Action" json:"action,omitempty"`
+	Messages      []uint64               `protobuf:"varint,2,rep,packed,name=messages" json:"messages,omitempty"` // by number, ascending
+	Target        uint64                 `protobuf:"varint,3,opt,name=target" json:"target,omitempty"`            // id of the queue they go to; 0: they are deleted
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Take) Reset() {
+	*x = Take{}
+	mi := &file_log_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Take) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Take) ProtoMessage() {}
+
+func (x *Take) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Take.ProtoReflect.Descriptor instead.
+func (*Take) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Take) GetAction() Take_Action {
+	if x != nil {
+		return x.Action
+	}
+	return Take_DELETE
+}
+
+func (x *Take) GetMessages() []uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *Take) GetTarget() uint64 {
+	if x != nil {
+		return x.Target
+	}
+	return 0
+}
+
 type Settle struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Outcome  Settle_Outcome         `protobuf:"varint,1,opt,name=outcome,enum=quorate.log.v1.Settle_Outcome" json:"outcome,omitempty"`
@@ -2516,7 +2645,7 @@ type Settle struct {
 
 func (x *Settle) Reset() {
 	*x = Settle{}
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2528,7 +2657,7 @@ func (x *Settle) String() string {
 func (*Settle) ProtoMessage() {}
 
 func (x *Settle) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2541,7 +2670,7 @@ func (x *Settle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settle.ProtoReflect.Descriptor instead.
 func (*Settle) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
+	return file_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Settle) GetOutcome() Settle_Outcome {
@@ -2633,7 +2762,7 @@ type Annotation struct {
 
 func (x *Annotation) Reset() {
 	*x = Annotation{}
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2645,7 +2774,7 @@ func (x *Annotation) String() string {
 func (*Annotation) ProtoMessage() {}
 
 func (x *Annotation) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2658,7 +2787,7 @@ func (x *Annotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Annotation.ProtoReflect.Descriptor instead.
 func (*Annotation) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
+	return file_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Annotation) GetKey() []byte {
@@ -2685,7 +2814,7 @@ type Configure struct {
 
 func (x *Configure) Reset() {
 	*x = Configure{}
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2697,7 +2826,7 @@ func (x *Configure) String() string {
 func (*Configure) ProtoMessage() {}
 
 func (x *Configure) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2710,7 +2839,7 @@ func (x *Configure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configure.ProtoReflect.Descriptor instead.
 func (*Configure) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21}
+	return file_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Configure) GetConfig() *QueueConfig {
@@ -2825,7 +2954,7 @@ type QueueConfig struct {
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2837,7 +2966,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2850,7 +2979,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22}
+	return file_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *QueueConfig) GetTtlPlusOne() uint64 {
@@ -3241,7 +3370,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3253,7 +3382,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3266,7 +3395,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
+	return file_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Delete) GetIfUnused() bool {
@@ -3300,7 +3429,7 @@ type RouteDead struct {
 
 func (x *RouteDead) Reset() {
 	*x = RouteDead{}
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3312,7 +3441,7 @@ func (x *RouteDead) String() string {
 func (*RouteDead) ProtoMessage() {}
 
 func (x *RouteDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3325,7 +3454,7 @@ func (x *RouteDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteDead.ProtoReflect.Descriptor instead.
 func (*RouteDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RouteDead) GetFirst() uint64 {
@@ -3367,7 +3496,7 @@ type DeadRoute struct {
 
 func (x *DeadRoute) Reset() {
 	*x = DeadRoute{}
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3379,7 +3508,7 @@ func (x *DeadRoute) String() string {
 func (*DeadRoute) ProtoMessage() {}
 
 func (x *DeadRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3392,7 +3521,7 @@ func (x *DeadRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadRoute.ProtoReflect.Descriptor instead.
 func (*DeadRoute) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
+	return file_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeadRoute) GetTargets() []uint64 {
@@ -3438,7 +3567,7 @@ type SettleDead struct {
 
 func (x *SettleDead) Reset() {
 	*x = SettleDead{}
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3450,7 +3579,7 @@ func (x *SettleDead) String() string {
 func (*SettleDead) ProtoMessage() {}
 
 func (x *SettleDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3463,7 +3592,7 @@ func (x *SettleDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleDead.ProtoReflect.Descriptor instead.
 func (*SettleDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{26}
+	return file_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SettleDead) GetTarget() uint64 {
@@ -3505,7 +3634,7 @@ type NodeDown struct {
 
 func (x *NodeDown) Reset() {
 	*x = NodeDown{}
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3517,7 +3646,7 @@ func (x *NodeDown) String() string {
 func (*NodeDown) ProtoMessage() {}
 
 func (x *NodeDown) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3530,7 +3659,7 @@ func (x *NodeDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDown.ProtoReflect.Descriptor instead.
 func (*NodeDown) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{27}
+	return file_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *NodeDown) GetNode() uint32 {
@@ -3560,7 +3689,7 @@ type NodeSuspected struct {
 
 func (x *NodeSuspected) Reset() {
 	*x = NodeSuspected{}
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3572,7 +3701,7 @@ func (x *NodeSuspected) String() string {
 func (*NodeSuspected) ProtoMessage() {}
 
 func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3585,7 +3714,7 @@ func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSuspected.ProtoReflect.Descriptor instead.
 func (*NodeSuspected) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{28}
+	return file_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NodeSuspected) GetNode() uint32 {
@@ -3664,13 +3793,16 @@ type MessageState struct {
 	RemarkDescription string        `protobuf:"bytes,66,opt,name=remark_description,json=remarkDescription" json:"remark_description,omitempty"`
 	Annotations       []*Annotation `protobuf:"bytes,70,rep,name=annotations" json:"annotations,omitempty"`               // the newest first
 	UniqueKey         []byte        `protobuf:"bytes,100,opt,name=unique_key,json=uniqueKey" json:"unique_key,omitempty"` // as in Enqueue; not of letters
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Letters only: the queue that a Take sends it to, and how; 0: none has.
+	TakenTo       uint64      `protobuf:"varint,90,opt,name=taken_to,json=takenTo" json:"taken_to,omitempty"`
+	TakenAs       Take_Action `protobuf:"varint,91,opt,name=taken_as,json=takenAs,enum=quorate.log.v1.Take_Action" json:"taken_as,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[29]
+	mi := &file_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3682,7 +3814,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[29]
+	mi := &file_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3695,7 +3827,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{29}
+	return file_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -4020,6 +4152,20 @@ func (x *MessageState) GetUniqueKey() []byte {
 	return nil
 }
 
+func (x *MessageState) GetTakenTo() uint64 {
+	if x != nil {
+		return x.TakenTo
+	}
+	return 0
+}
+
+func (x *MessageState) GetTakenAs() Take_Action {
+	if x != nil {
+		return x.TakenAs
+	}
+	return Take_DELETE
+}
+
 // EndState is one record of how a message ended, in a queue snapshot. It has at
 // most 512 bytes.
 type EndState struct {
@@ -4057,7 +4203,7 @@ type EndState struct {
 
 func (x *EndState) Reset() {
 	*x = EndState{}
-	mi := &file_log_proto_msgTypes[30]
+	mi := &file_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4069,7 +4215,7 @@ func (x *EndState) String() string {
 func (*EndState) ProtoMessage() {}
 
 func (x *EndState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[30]
+	mi := &file_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4082,7 +4228,7 @@ func (x *EndState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndState.ProtoReflect.Descriptor instead.
 func (*EndState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{30}
+	return file_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *EndState) GetReason() EndState_Reason {
@@ -4264,7 +4410,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[31]
+	mi := &file_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4276,7 +4422,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[31]
+	mi := &file_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4289,7 +4435,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{31}
+	return file_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -4325,7 +4471,7 @@ const file_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xa9\f\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xdd\f\n" +
 	"\aCommand\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x10\n" +
@@ -4353,8 +4499,9 @@ const file_log_proto_rawDesc = "" +
 	"\x06unpark\x18\x16 \x01(\v2\x16.quorate.log.v1.UnparkR\x06unpark\x12.\n" +
 	"\x06credit\x18\x17 \x01(\v2\x16.quorate.log.v1.CreditR\x06credit\x12.\n" +
 	"\x06choose\x18\x18 \x01(\v2\x16.quorate.log.v1.ChooseR\x06choose\x12+\n" +
-	"\x05pause\x18\x19 \x01(\v2\x15.quorate.log.v1.PauseR\x05pause\x12\x1b\n" +
-	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xcf\x02\n" +
+	"\x05pause\x18\x19 \x01(\v2\x15.quorate.log.v1.PauseR\x05pause\x12(\n" +
+	"\x04take\x18< \x01(\v2\x14.quorate.log.v1.TakeR\x04take\x12\x1b\n" +
+	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xd9\x02\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aENQUEUE\x10\x01\x12\v\n" +
@@ -4388,7 +4535,8 @@ const file_log_proto_rawDesc = "" +
 	"\x06CREDIT\x10\x16\x12\n" +
 	"\n" +
 	"\x06CHOOSE\x10\x17\x12\t\n" +
-	"\x05PAUSE\x10\x18\"\xc7\x06\n" +
+	"\x05PAUSE\x10\x18\x12\b\n" +
+	"\x04TAKE\x10\x1e\"\xc7\x06\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -4529,7 +4677,17 @@ const file_log_proto_rawDesc = "" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05until\x18\x03 \x01(\x12R\x05until\x12\x16\n" +
-	"\x06resume\x18\x04 \x01(\bR\x06resume\"\xdd\x03\n" +
+	"\x06resume\x18\x04 \x01(\bR\x06resume\"\xa6\x01\n" +
+	"\x04Take\x123\n" +
+	"\x06action\x18\x01 \x01(\x0e2\x1b.quorate.log.v1.Take.ActionR\x06action\x12\x1a\n" +
+	"\bmessages\x18\x02 \x03(\x04R\bmessages\x12\x16\n" +
+	"\x06target\x18\x03 \x01(\x04R\x06target\"5\n" +
+	"\x06Action\x12\n" +
+	"\n" +
+	"\x06DELETE\x10\x00\x12\b\n" +
+	"\x04MOVE\x10\x01\x12\b\n" +
+	"\x04COPY\x10\x02\x12\v\n" +
+	"\aREDRIVE\x10\x03\"\xdd\x03\n" +
 	"\x06Settle\x128\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x1e.quorate.log.v1.Settle.OutcomeR\aoutcome\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x16\n" +
@@ -4665,7 +4823,7 @@ const file_log_proto_rawDesc = "" +
 	"\rNodeSuspected\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x12\n" +
-	"\x04back\x18\x03 \x01(\bR\x04back\"\xa7\v\n" +
+	"\x04back\x18\x03 \x01(\bR\x04back\"\xfa\v\n" +
 	"\fMessageState\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
@@ -4722,7 +4880,9 @@ const file_log_proto_rawDesc = "" +
 	"\x12remark_description\x18B \x01(\tR\x11remarkDescription\x12<\n" +
 	"\vannotations\x18F \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\x12\x1d\n" +
 	"\n" +
-	"unique_key\x18d \x01(\fR\tuniqueKey\"\xa8\a\n" +
+	"unique_key\x18d \x01(\fR\tuniqueKey\x12\x19\n" +
+	"\btaken_to\x18Z \x01(\x04R\atakenTo\x126\n" +
+	"\btaken_as\x18[ \x01(\x0e2\x1b.quorate.log.v1.Take.ActionR\atakenAs\"\xb5\a\n" +
 	"\bEndState\x127\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1f.quorate.log.v1.EndState.ReasonR\x06reason\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x12R\x02at\x12\x14\n" +
@@ -4751,7 +4911,7 @@ const file_log_proto_rawDesc = "" +
 	"\asettled\x18\x15 \x01(\x04R\asettled\x12\x1d\n" +
 	"\n" +
 	"arrived_at\x18\x16 \x03(\x04R\tarrivedAt\x12#\n" +
-	"\rarrived_index\x18\x17 \x03(\x04R\farrivedIndex\"\xc8\x01\n" +
+	"\rarrived_index\x18\x17 \x03(\x04R\farrivedIndex\"\xd5\x01\n" +
 	"\x06Reason\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aEXPIRED\x10\x01\x12\f\n" +
@@ -4768,7 +4928,8 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"\x06PURGED\x10\x12\x12\x11\n" +
 	"\rQUEUE_DELETED\x10\x13\x12\r\n" +
-	"\tFORWARDED\x10\x14\"o\n" +
+	"\tFORWARDED\x10\x14\x12\v\n" +
+	"\aDELETED\x10<\"o\n" +
 	"\fDeadTransfer\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12/\n" +
@@ -4786,110 +4947,115 @@ func file_log_proto_rawDescGZIP() []byte {
 	return file_log_proto_rawDescData
 }
 
-var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 13)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
 	(Schedule_Action)(0),                // 2: quorate.log.v1.Schedule.Action
 	(Group_Action)(0),                   // 3: quorate.log.v1.Group.Action
 	(Death_Reason)(0),                   // 4: quorate.log.v1.Death.Reason
-	(Settle_Outcome)(0),                 // 5: quorate.log.v1.Settle.Outcome
-	(QueueConfig_DeadLetterStrategy)(0), // 6: quorate.log.v1.QueueConfig.DeadLetterStrategy
-	(QueueConfig_Overflow)(0),           // 7: quorate.log.v1.QueueConfig.Overflow
-	(QueueConfig_Retry)(0),              // 8: quorate.log.v1.QueueConfig.Retry
-	(QueueConfig_RetryStrategy)(0),      // 9: quorate.log.v1.QueueConfig.RetryStrategy
-	(QueueConfig_Groups)(0),             // 10: quorate.log.v1.QueueConfig.Groups
-	(EndState_Reason)(0),                // 11: quorate.log.v1.EndState.Reason
-	(*Session)(nil),                     // 12: quorate.log.v1.Session
-	(*Entry)(nil),                       // 13: quorate.log.v1.Entry
-	(*Command)(nil),                     // 14: quorate.log.v1.Command
-	(*Enqueue)(nil),                     // 15: quorate.log.v1.Enqueue
-	(*Restored)(nil),                    // 16: quorate.log.v1.Restored
-	(*Schedule)(nil),                    // 17: quorate.log.v1.Schedule
-	(*Renew)(nil),                       // 18: quorate.log.v1.Renew
-	(*ReceiveDeferred)(nil),             // 19: quorate.log.v1.ReceiveDeferred
-	(*Kick)(nil),                        // 20: quorate.log.v1.Kick
-	(*Unpark)(nil),                      // 21: quorate.log.v1.Unpark
-	(*Group)(nil),                       // 22: quorate.log.v1.Group
-	(*Touch)(nil),                       // 23: quorate.log.v1.Touch
-	(*Death)(nil),                       // 24: quorate.log.v1.Death
-	(*Consume)(nil),                     // 25: quorate.log.v1.Consume
-	(*Choose)(nil),                      // 26: quorate.log.v1.Choose
-	(*Credit)(nil),                      // 27: quorate.log.v1.Credit
-	(*Cancel)(nil),                      // 28: quorate.log.v1.Cancel
-	(*Get)(nil),                         // 29: quorate.log.v1.Get
-	(*Pause)(nil),                       // 30: quorate.log.v1.Pause
-	(*Settle)(nil),                      // 31: quorate.log.v1.Settle
-	(*Annotation)(nil),                  // 32: quorate.log.v1.Annotation
-	(*Configure)(nil),                   // 33: quorate.log.v1.Configure
-	(*QueueConfig)(nil),                 // 34: quorate.log.v1.QueueConfig
-	(*Delete)(nil),                      // 35: quorate.log.v1.Delete
-	(*RouteDead)(nil),                   // 36: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),                   // 37: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),                  // 38: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),                    // 39: quorate.log.v1.NodeDown
-	(*NodeSuspected)(nil),               // 40: quorate.log.v1.NodeSuspected
-	(*MessageState)(nil),                // 41: quorate.log.v1.MessageState
-	(*EndState)(nil),                    // 42: quorate.log.v1.EndState
-	(*DeadTransfer)(nil),                // 43: quorate.log.v1.DeadTransfer
+	(Take_Action)(0),                    // 5: quorate.log.v1.Take.Action
+	(Settle_Outcome)(0),                 // 6: quorate.log.v1.Settle.Outcome
+	(QueueConfig_DeadLetterStrategy)(0), // 7: quorate.log.v1.QueueConfig.DeadLetterStrategy
+	(QueueConfig_Overflow)(0),           // 8: quorate.log.v1.QueueConfig.Overflow
+	(QueueConfig_Retry)(0),              // 9: quorate.log.v1.QueueConfig.Retry
+	(QueueConfig_RetryStrategy)(0),      // 10: quorate.log.v1.QueueConfig.RetryStrategy
+	(QueueConfig_Groups)(0),             // 11: quorate.log.v1.QueueConfig.Groups
+	(EndState_Reason)(0),                // 12: quorate.log.v1.EndState.Reason
+	(*Session)(nil),                     // 13: quorate.log.v1.Session
+	(*Entry)(nil),                       // 14: quorate.log.v1.Entry
+	(*Command)(nil),                     // 15: quorate.log.v1.Command
+	(*Enqueue)(nil),                     // 16: quorate.log.v1.Enqueue
+	(*Restored)(nil),                    // 17: quorate.log.v1.Restored
+	(*Schedule)(nil),                    // 18: quorate.log.v1.Schedule
+	(*Renew)(nil),                       // 19: quorate.log.v1.Renew
+	(*ReceiveDeferred)(nil),             // 20: quorate.log.v1.ReceiveDeferred
+	(*Kick)(nil),                        // 21: quorate.log.v1.Kick
+	(*Unpark)(nil),                      // 22: quorate.log.v1.Unpark
+	(*Group)(nil),                       // 23: quorate.log.v1.Group
+	(*Touch)(nil),                       // 24: quorate.log.v1.Touch
+	(*Death)(nil),                       // 25: quorate.log.v1.Death
+	(*Consume)(nil),                     // 26: quorate.log.v1.Consume
+	(*Choose)(nil),                      // 27: quorate.log.v1.Choose
+	(*Credit)(nil),                      // 28: quorate.log.v1.Credit
+	(*Cancel)(nil),                      // 29: quorate.log.v1.Cancel
+	(*Get)(nil),                         // 30: quorate.log.v1.Get
+	(*Pause)(nil),                       // 31: quorate.log.v1.Pause
+	(*Take)(nil),                        // 32: quorate.log.v1.Take
+	(*Settle)(nil),                      // 33: quorate.log.v1.Settle
+	(*Annotation)(nil),                  // 34: quorate.log.v1.Annotation
+	(*Configure)(nil),                   // 35: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 36: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 37: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 38: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 39: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 40: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 41: quorate.log.v1.NodeDown
+	(*NodeSuspected)(nil),               // 42: quorate.log.v1.NodeSuspected
+	(*MessageState)(nil),                // 43: quorate.log.v1.MessageState
+	(*EndState)(nil),                    // 44: quorate.log.v1.EndState
+	(*DeadTransfer)(nil),                // 45: quorate.log.v1.DeadTransfer
 }
 var file_log_proto_depIdxs = []int32{
-	14, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
+	15, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
 	0,  // 1: quorate.log.v1.Command.kind:type_name -> quorate.log.v1.Command.Kind
-	12, // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
-	15, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
-	25, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
-	28, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
-	29, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
-	31, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	33, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	35, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	36, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	38, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	39, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
-	23, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
-	17, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
-	18, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
-	19, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
-	20, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
-	22, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
-	40, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
-	21, // 20: quorate.log.v1.Command.unpark:type_name -> quorate.log.v1.Unpark
-	27, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
-	26, // 22: quorate.log.v1.Command.choose:type_name -> quorate.log.v1.Choose
-	30, // 23: quorate.log.v1.Command.pause:type_name -> quorate.log.v1.Pause
-	24, // 24: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
-	1,  // 25: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
-	16, // 26: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
-	32, // 27: quorate.log.v1.Enqueue.annotations:type_name -> quorate.log.v1.Annotation
-	4,  // 28: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
-	2,  // 29: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
-	12, // 30: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
-	3,  // 31: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
-	4,  // 32: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	12, // 33: quorate.log.v1.Choose.session:type_name -> quorate.log.v1.Session
-	5,  // 34: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	12, // 35: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
-	32, // 36: quorate.log.v1.Settle.annotations:type_name -> quorate.log.v1.Annotation
-	34, // 37: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
-	6,  // 38: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
-	7,  // 39: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
-	8,  // 40: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
-	9,  // 41: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
-	10, // 42: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
-	37, // 43: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	4,  // 44: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	43, // 45: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	24, // 46: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	32, // 47: quorate.log.v1.MessageState.annotations:type_name -> quorate.log.v1.Annotation
-	11, // 48: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
-	12, // 49: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
-	50, // [50:50] is the sub-list for method output_type
-	50, // [50:50] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	13, // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
+	16, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
+	26, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
+	29, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
+	30, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
+	33, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
+	35, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	37, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	38, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	40, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	41, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	24, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
+	18, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
+	19, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
+	20, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
+	21, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
+	23, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
+	42, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
+	22, // 20: quorate.log.v1.Command.unpark:type_name -> quorate.log.v1.Unpark
+	28, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
+	27, // 22: quorate.log.v1.Command.choose:type_name -> quorate.log.v1.Choose
+	31, // 23: quorate.log.v1.Command.pause:type_name -> quorate.log.v1.Pause
+	32, // 24: quorate.log.v1.Command.take:type_name -> quorate.log.v1.Take
+	25, // 25: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	1,  // 26: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
+	17, // 27: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
+	34, // 28: quorate.log.v1.Enqueue.annotations:type_name -> quorate.log.v1.Annotation
+	4,  // 29: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
+	2,  // 30: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
+	13, // 31: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
+	3,  // 32: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
+	4,  // 33: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
+	13, // 34: quorate.log.v1.Choose.session:type_name -> quorate.log.v1.Session
+	5,  // 35: quorate.log.v1.Take.action:type_name -> quorate.log.v1.Take.Action
+	6,  // 36: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
+	13, // 37: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
+	34, // 38: quorate.log.v1.Settle.annotations:type_name -> quorate.log.v1.Annotation
+	36, // 39: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	7,  // 40: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
+	8,  // 41: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
+	9,  // 42: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
+	10, // 43: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
+	11, // 44: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
+	39, // 45: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	4,  // 46: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	45, // 47: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	25, // 48: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	34, // 49: quorate.log.v1.MessageState.annotations:type_name -> quorate.log.v1.Annotation
+	5,  // 50: quorate.log.v1.MessageState.taken_as:type_name -> quorate.log.v1.Take.Action
+	12, // 51: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
+	13, // 52: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -4902,8 +5068,8 @@ func file_log_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
-			NumEnums:      12,
-			NumMessages:   32,
+			NumEnums:      13,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

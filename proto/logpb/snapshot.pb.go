@@ -740,6 +740,9 @@ type QueueCounters struct {
 	GroupsLost    uint64   `protobuf:"varint,46,opt,name=groups_lost,json=groupsLost" json:"groups_lost,omitempty"`       // how often its lock ended
 	SameId        uint64   `protobuf:"varint,50,opt,name=same_id,json=sameId" json:"same_id,omitempty"`                   // publishes that were duplicates of messages
 	IdsForgotten  uint64   `protobuf:"varint,51,opt,name=ids_forgotten,json=idsForgotten" json:"ids_forgotten,omitempty"` // within the window
+	Deleted       uint64   `protobuf:"varint,90,opt,name=deleted" json:"deleted,omitempty"`
+	Redriven      uint64   `protobuf:"varint,91,opt,name=redriven" json:"redriven,omitempty"`
+	Copied        uint64   `protobuf:"varint,92,opt,name=copied" json:"copied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1008,6 +1011,27 @@ func (x *QueueCounters) GetSameId() uint64 {
 func (x *QueueCounters) GetIdsForgotten() uint64 {
 	if x != nil {
 		return x.IdsForgotten
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetDeleted() uint64 {
+	if x != nil {
+		return x.Deleted
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetRedriven() uint64 {
+	if x != nil {
+		return x.Redriven
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetCopied() uint64 {
+	if x != nil {
+		return x.Copied
 	}
 	return 0
 }
@@ -1843,7 +1867,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x03max\x18\x02 \x01(\rR\x03max\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\tR\x02id\x12\x12\n" +
 	"\x04turn\x18\x04 \x01(\x04R\x04turn\x12\x16\n" +
-	"\x06review\x18\x05 \x01(\x04R\x06review\"\x9b\b\n" +
+	"\x06review\x18\x05 \x01(\x04R\x06review\"\xe9\b\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +
@@ -1886,7 +1910,10 @@ const file_snapshot_proto_rawDesc = "" +
 	"\vgroups_lost\x18. \x01(\x04R\n" +
 	"groupsLost\x12\x17\n" +
 	"\asame_id\x182 \x01(\x04R\x06sameId\x12#\n" +
-	"\rids_forgotten\x183 \x01(\x04R\fidsForgotten\"f\n" +
+	"\rids_forgotten\x183 \x01(\x04R\fidsForgotten\x12\x18\n" +
+	"\adeleted\x18Z \x01(\x04R\adeleted\x12\x1a\n" +
+	"\bredriven\x18[ \x01(\x04R\bredriven\x12\x16\n" +
+	"\x06copied\x18\\ \x01(\x04R\x06copied\"f\n" +
 	"\n" +
 	"DeadTarget\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x12\n" +

@@ -74,7 +74,7 @@ func (x TrafficRequest_Of) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TrafficRequest_Of.Descriptor instead.
 func (TrafficRequest_Of) EnumDescriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{59, 0}
+	return file_peer_proto_rawDescGZIP(), []int{61, 0}
 }
 
 // Hello opens a link.
@@ -1113,11 +1113,14 @@ type QueueStats struct {
 	ReadyByPriority []uint64 `protobuf:"varint,107,rep,packed,name=ready_by_priority,json=readyByPriority" json:"ready_by_priority,omitempty"`
 	// The share of time in which the queue could hand messages to its consumers at
 	// once, of late; 0 without consumers.
-	ConsumerCapacity *float64    `protobuf:"fixed64,108,opt,name=consumer_capacity,json=consumerCapacity" json:"consumer_capacity,omitempty"`
-	Paused           bool        `protobuf:"varint,110,opt,name=paused" json:"paused,omitempty"` // consumers are handed nothing
-	Pause            *QueuePause `protobuf:"bytes,111,opt,name=pause" json:"pause,omitempty"`    // absent: nobody has paused it, or only a policy
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	ConsumerCapacity      *float64    `protobuf:"fixed64,108,opt,name=consumer_capacity,json=consumerCapacity" json:"consumer_capacity,omitempty"`
+	Paused                bool        `protobuf:"varint,110,opt,name=paused" json:"paused,omitempty"`                                                           // consumers are handed nothing
+	MessagesDeletedTotal  uint64      `protobuf:"varint,160,opt,name=messages_deleted_total,json=messagesDeletedTotal" json:"messages_deleted_total,omitempty"` // one by one, while they were ready
+	MessagesRedrivenTotal uint64      `protobuf:"varint,161,opt,name=messages_redriven_total,json=messagesRedrivenTotal" json:"messages_redriven_total,omitempty"`
+	MessagesCopiedTotal   uint64      `protobuf:"varint,162,opt,name=messages_copied_total,json=messagesCopiedTotal" json:"messages_copied_total,omitempty"`
+	Pause                 *QueuePause `protobuf:"bytes,111,opt,name=pause" json:"pause,omitempty"` // absent: nobody has paused it, or only a policy
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *QueueStats) Reset() {
@@ -1610,6 +1613,27 @@ func (x *QueueStats) GetPaused() bool {
 		return x.Paused
 	}
 	return false
+}
+
+func (x *QueueStats) GetMessagesDeletedTotal() uint64 {
+	if x != nil {
+		return x.MessagesDeletedTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesRedrivenTotal() uint64 {
+	if x != nil {
+		return x.MessagesRedrivenTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesCopiedTotal() uint64 {
+	if x != nil {
+		return x.MessagesCopiedTotal
+	}
+	return 0
 }
 
 func (x *QueueStats) GetPause() *QueuePause {
@@ -4309,6 +4333,233 @@ func (x *BrowseReply) GetReady() uint64 {
 	return 0
 }
 
+// SelectRequest asks the leader of a queue which of its ready messages meet all
+// conditions that are given. Nothing changes.
+type SelectRequest struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Group       uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	Queue       uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
+	After       uint64                 `protobuf:"varint,3,opt,name=after" json:"after,omitempty"`              // number of a message
+	UpTo        uint64                 `protobuf:"varint,4,opt,name=up_to,json=upTo" json:"up_to,omitempty"`    // likewise; 0: of the newest one
+	Limit       uint32                 `protobuf:"varint,5,opt,name=limit" json:"limit,omitempty"`              // of messages
+	Messages    []uint64               `protobuf:"varint,6,rep,packed,name=messages" json:"messages,omitempty"` // these numbers, ascending; empty: any
+	MessageId   string                 `protobuf:"bytes,7,opt,name=message_id,json=messageId" json:"message_id,omitempty"`
+	Headers     map[string]string      `protobuf:"bytes,8,rep,name=headers" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // values as they print
+	OlderThan   uint64                 `protobuf:"varint,9,opt,name=older_than,json=olderThan" json:"older_than,omitempty"`                                                     // ms since it is ready
+	YoungerThan uint64                 `protobuf:"varint,10,opt,name=younger_than,json=youngerThan" json:"younger_than,omitempty"`
+	Reason      string                 `protobuf:"bytes,11,opt,name=reason" json:"reason,omitempty"` // for which it has died last, in another queue
+	Source      string                 `protobuf:"bytes,12,opt,name=source" json:"source,omitempty"` // and that queue
+	// Such a queue is to be said of each message.
+	Sources       bool `protobuf:"varint,13,opt,name=sources" json:"sources,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SelectRequest) Reset() {
+	*x = SelectRequest{}
+	mi := &file_peer_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SelectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SelectRequest) ProtoMessage() {}
+
+func (x *SelectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SelectRequest.ProtoReflect.Descriptor instead.
+func (*SelectRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *SelectRequest) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *SelectRequest) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *SelectRequest) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *SelectRequest) GetUpTo() uint64 {
+	if x != nil {
+		return x.UpTo
+	}
+	return 0
+}
+
+func (x *SelectRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *SelectRequest) GetMessages() []uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *SelectRequest) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *SelectRequest) GetHeaders() map[string]string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+func (x *SelectRequest) GetOlderThan() uint64 {
+	if x != nil {
+		return x.OlderThan
+	}
+	return 0
+}
+
+func (x *SelectRequest) GetYoungerThan() uint64 {
+	if x != nil {
+		return x.YoungerThan
+	}
+	return 0
+}
+
+func (x *SelectRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SelectRequest) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *SelectRequest) GetSources() bool {
+	if x != nil {
+		return x.Sources
+	}
+	return false
+}
+
+type SelectReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Leader        bool                   `protobuf:"varint,1,opt,name=leader" json:"leader,omitempty"`
+	Gone          bool                   `protobuf:"varint,2,opt,name=gone" json:"gone,omitempty"`
+	Messages      []uint64               `protobuf:"varint,3,rep,packed,name=messages" json:"messages,omitempty"` // numbers, ascending
+	Sources       []string               `protobuf:"bytes,4,rep,name=sources" json:"sources,omitempty"`           // of each, if asked for; empty: it has none
+	Seen          uint64                 `protobuf:"varint,5,opt,name=seen" json:"seen,omitempty"`                // everything up to this number was looked at
+	UpTo          uint64                 `protobuf:"varint,6,opt,name=up_to,json=upTo" json:"up_to,omitempty"`    // as in the request
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SelectReply) Reset() {
+	*x = SelectReply{}
+	mi := &file_peer_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SelectReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SelectReply) ProtoMessage() {}
+
+func (x *SelectReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SelectReply.ProtoReflect.Descriptor instead.
+func (*SelectReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *SelectReply) GetLeader() bool {
+	if x != nil {
+		return x.Leader
+	}
+	return false
+}
+
+func (x *SelectReply) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+func (x *SelectReply) GetMessages() []uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *SelectReply) GetSources() []string {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *SelectReply) GetSeen() uint64 {
+	if x != nil {
+		return x.Seen
+	}
+	return 0
+}
+
+func (x *SelectReply) GetUpTo() uint64 {
+	if x != nil {
+		return x.UpTo
+	}
+	return 0
+}
+
 // EndsRequest asks a queue's leader for records of messages that have ended.
 type EndsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4326,7 +4577,7 @@ type EndsRequest struct {
 
 func (x *EndsRequest) Reset() {
 	*x = EndsRequest{}
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4338,7 +4589,7 @@ func (x *EndsRequest) String() string {
 func (*EndsRequest) ProtoMessage() {}
 
 func (x *EndsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4351,7 +4602,7 @@ func (x *EndsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndsRequest.ProtoReflect.Descriptor instead.
 func (*EndsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{46}
+	return file_peer_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *EndsRequest) GetGroup() uint32 {
@@ -4416,7 +4667,7 @@ type GroupsRequest struct {
 
 func (x *GroupsRequest) Reset() {
 	*x = GroupsRequest{}
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4428,7 +4679,7 @@ func (x *GroupsRequest) String() string {
 func (*GroupsRequest) ProtoMessage() {}
 
 func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4441,7 +4692,7 @@ func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupsRequest.ProtoReflect.Descriptor instead.
 func (*GroupsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{47}
+	return file_peer_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GroupsRequest) GetGroup() uint32 {
@@ -4485,7 +4736,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_peer_proto_msgTypes[48]
+	mi := &file_peer_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4497,7 +4748,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[48]
+	mi := &file_peer_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4510,7 +4761,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{48}
+	return file_peer_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ExplainRequest) GetGroup() uint32 {
@@ -4553,7 +4804,7 @@ type TextReply struct {
 
 func (x *TextReply) Reset() {
 	*x = TextReply{}
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4565,7 +4816,7 @@ func (x *TextReply) String() string {
 func (*TextReply) ProtoMessage() {}
 
 func (x *TextReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4578,7 +4829,7 @@ func (x *TextReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TextReply.ProtoReflect.Descriptor instead.
 func (*TextReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{49}
+	return file_peer_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *TextReply) GetLeader() bool {
@@ -4615,7 +4866,7 @@ type HashRequest struct {
 
 func (x *HashRequest) Reset() {
 	*x = HashRequest{}
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4627,7 +4878,7 @@ func (x *HashRequest) String() string {
 func (*HashRequest) ProtoMessage() {}
 
 func (x *HashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4640,7 +4891,7 @@ func (x *HashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
 func (*HashRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{50}
+	return file_peer_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *HashRequest) GetGroup() uint32 {
@@ -4685,7 +4936,7 @@ type HashReply struct {
 
 func (x *HashReply) Reset() {
 	*x = HashReply{}
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4697,7 +4948,7 @@ func (x *HashReply) String() string {
 func (*HashReply) ProtoMessage() {}
 
 func (x *HashReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4710,7 +4961,7 @@ func (x *HashReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashReply.ProtoReflect.Descriptor instead.
 func (*HashReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{51}
+	return file_peer_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *HashReply) GetHere() bool {
@@ -4769,7 +5020,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_peer_proto_msgTypes[52]
+	mi := &file_peer_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4781,7 +5032,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[52]
+	mi := &file_peer_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4794,7 +5045,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{52}
+	return file_peer_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *BackupRequest) GetGroup() uint32 {
@@ -4856,7 +5107,7 @@ type BackupReply struct {
 
 func (x *BackupReply) Reset() {
 	*x = BackupReply{}
-	mi := &file_peer_proto_msgTypes[53]
+	mi := &file_peer_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4868,7 +5119,7 @@ func (x *BackupReply) String() string {
 func (*BackupReply) ProtoMessage() {}
 
 func (x *BackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[53]
+	mi := &file_peer_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4881,7 +5132,7 @@ func (x *BackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupReply.ProtoReflect.Descriptor instead.
 func (*BackupReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{53}
+	return file_peer_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *BackupReply) GetLeader() bool {
@@ -4994,7 +5245,7 @@ type BackedUpPiece struct {
 
 func (x *BackedUpPiece) Reset() {
 	*x = BackedUpPiece{}
-	mi := &file_peer_proto_msgTypes[54]
+	mi := &file_peer_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5006,7 +5257,7 @@ func (x *BackedUpPiece) String() string {
 func (*BackedUpPiece) ProtoMessage() {}
 
 func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[54]
+	mi := &file_peer_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5019,7 +5270,7 @@ func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackedUpPiece.ProtoReflect.Descriptor instead.
 func (*BackedUpPiece) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{54}
+	return file_peer_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *BackedUpPiece) GetState() []byte {
@@ -5055,7 +5306,7 @@ type RestoredRequest struct {
 
 func (x *RestoredRequest) Reset() {
 	*x = RestoredRequest{}
-	mi := &file_peer_proto_msgTypes[55]
+	mi := &file_peer_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5067,7 +5318,7 @@ func (x *RestoredRequest) String() string {
 func (*RestoredRequest) ProtoMessage() {}
 
 func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[55]
+	mi := &file_peer_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5080,7 +5331,7 @@ func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredRequest.ProtoReflect.Descriptor instead.
 func (*RestoredRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{55}
+	return file_peer_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *RestoredRequest) GetGroup() uint32 {
@@ -5115,7 +5366,7 @@ type RestoredReply struct {
 
 func (x *RestoredReply) Reset() {
 	*x = RestoredReply{}
-	mi := &file_peer_proto_msgTypes[56]
+	mi := &file_peer_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5127,7 +5378,7 @@ func (x *RestoredReply) String() string {
 func (*RestoredReply) ProtoMessage() {}
 
 func (x *RestoredReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[56]
+	mi := &file_peer_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5140,7 +5391,7 @@ func (x *RestoredReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredReply.ProtoReflect.Descriptor instead.
 func (*RestoredReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{56}
+	return file_peer_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RestoredReply) GetLeader() bool {
@@ -5175,7 +5426,7 @@ type HearsRequest struct {
 
 func (x *HearsRequest) Reset() {
 	*x = HearsRequest{}
-	mi := &file_peer_proto_msgTypes[57]
+	mi := &file_peer_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5187,7 +5438,7 @@ func (x *HearsRequest) String() string {
 func (*HearsRequest) ProtoMessage() {}
 
 func (x *HearsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[57]
+	mi := &file_peer_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5200,7 +5451,7 @@ func (x *HearsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsRequest.ProtoReflect.Descriptor instead.
 func (*HearsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{57}
+	return file_peer_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *HearsRequest) GetNode() string {
@@ -5226,7 +5477,7 @@ type HearsReply struct {
 
 func (x *HearsReply) Reset() {
 	*x = HearsReply{}
-	mi := &file_peer_proto_msgTypes[58]
+	mi := &file_peer_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5238,7 +5489,7 @@ func (x *HearsReply) String() string {
 func (*HearsReply) ProtoMessage() {}
 
 func (x *HearsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[58]
+	mi := &file_peer_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5251,7 +5502,7 @@ func (x *HearsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsReply.ProtoReflect.Descriptor instead.
 func (*HearsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{58}
+	return file_peer_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *HearsReply) GetHears() bool {
@@ -5288,7 +5539,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_peer_proto_msgTypes[59]
+	mi := &file_peer_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5300,7 +5551,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[59]
+	mi := &file_peer_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5313,7 +5564,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{59}
+	return file_peer_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *TrafficRequest) GetOf() TrafficRequest_Of {
@@ -5432,7 +5683,7 @@ type TrafficReply struct {
 
 func (x *TrafficReply) Reset() {
 	*x = TrafficReply{}
-	mi := &file_peer_proto_msgTypes[60]
+	mi := &file_peer_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5444,7 +5695,7 @@ func (x *TrafficReply) String() string {
 func (*TrafficReply) ProtoMessage() {}
 
 func (x *TrafficReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[60]
+	mi := &file_peer_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5457,7 +5708,7 @@ func (x *TrafficReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficReply.ProtoReflect.Descriptor instead.
 func (*TrafficReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{60}
+	return file_peer_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *TrafficReply) GetObjects() []*ObjectTraffic {
@@ -5501,7 +5752,7 @@ type ObjectTraffic struct {
 
 func (x *ObjectTraffic) Reset() {
 	*x = ObjectTraffic{}
-	mi := &file_peer_proto_msgTypes[61]
+	mi := &file_peer_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5513,7 +5764,7 @@ func (x *ObjectTraffic) String() string {
 func (*ObjectTraffic) ProtoMessage() {}
 
 func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[61]
+	mi := &file_peer_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5526,7 +5777,7 @@ func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectTraffic.ProtoReflect.Descriptor instead.
 func (*ObjectTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{61}
+	return file_peer_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ObjectTraffic) GetVhost() string {
@@ -5609,7 +5860,7 @@ type PairTraffic struct {
 
 func (x *PairTraffic) Reset() {
 	*x = PairTraffic{}
-	mi := &file_peer_proto_msgTypes[62]
+	mi := &file_peer_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5621,7 +5872,7 @@ func (x *PairTraffic) String() string {
 func (*PairTraffic) ProtoMessage() {}
 
 func (x *PairTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[62]
+	mi := &file_peer_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5634,7 +5885,7 @@ func (x *PairTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairTraffic.ProtoReflect.Descriptor instead.
 func (*PairTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{62}
+	return file_peer_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *PairTraffic) GetChannel() *ConsumingSession {
@@ -5767,7 +6018,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05since\x18\x03 \x01(\x12R\x05since\x12\x14\n" +
-	"\x05until\x18\x04 \x01(\x12R\x05until\"\xdc\x18\n" +
+	"\x05until\x18\x04 \x01(\x12R\x05until\"\x81\x1a\n" +
 	"\n" +
 	"QueueStats\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12%\n" +
@@ -5839,7 +6090,10 @@ const file_peer_proto_rawDesc = "" +
 	"\bexpiring\x18j \x03(\x04R\bexpiring\x12*\n" +
 	"\x11ready_by_priority\x18k \x03(\x04R\x0freadyByPriority\x122\n" +
 	"\x11consumer_capacity\x18l \x01(\x01B\x05\xaa\x01\x02\b\x01R\x10consumerCapacity\x12\x16\n" +
-	"\x06paused\x18n \x01(\bR\x06paused\x121\n" +
+	"\x06paused\x18n \x01(\bR\x06paused\x125\n" +
+	"\x16messages_deleted_total\x18\xa0\x01 \x01(\x04R\x14messagesDeletedTotal\x127\n" +
+	"\x17messages_redriven_total\x18\xa1\x01 \x01(\x04R\x15messagesRedrivenTotal\x123\n" +
+	"\x15messages_copied_total\x18\xa2\x01 \x01(\x04R\x13messagesCopiedTotal\x121\n" +
 	"\x05pause\x18o \x01(\v2\x1b.quorate.peer.v1.QueuePauseR\x05pause\"%\n" +
 	"\vTimeRequest\x12\x16\n" +
 	"\x06within\x18\x01 \x03(\x04R\x06within\"?\n" +
@@ -6087,7 +6341,34 @@ const file_peer_proto_rawDesc = "" +
 	"\bmessages\x18\x03 \x03(\v2\x17.quorate.peer.v1.PeekedR\bmessages\x12\x12\n" +
 	"\x04seen\x18\x04 \x01(\x04R\x04seen\x12\x16\n" +
 	"\x06newest\x18\x05 \x01(\x04R\x06newest\x12\x14\n" +
-	"\x05ready\x18\x06 \x01(\x04R\x05ready\"\xb2\x01\n" +
+	"\x05ready\x18\x06 \x01(\x04R\x05ready\"\xc6\x03\n" +
+	"\rSelectRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\x04R\x05after\x12\x13\n" +
+	"\x05up_to\x18\x04 \x01(\x04R\x04upTo\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\x12\x1a\n" +
+	"\bmessages\x18\x06 \x03(\x04R\bmessages\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\a \x01(\tR\tmessageId\x12E\n" +
+	"\aheaders\x18\b \x03(\v2+.quorate.peer.v1.SelectRequest.HeadersEntryR\aheaders\x12\x1d\n" +
+	"\n" +
+	"older_than\x18\t \x01(\x04R\tolderThan\x12!\n" +
+	"\fyounger_than\x18\n" +
+	" \x01(\x04R\vyoungerThan\x12\x16\n" +
+	"\x06reason\x18\v \x01(\tR\x06reason\x12\x16\n" +
+	"\x06source\x18\f \x01(\tR\x06source\x12\x18\n" +
+	"\asources\x18\r \x01(\bR\asources\x1a:\n" +
+	"\fHeadersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x98\x01\n" +
+	"\vSelectReply\x12\x16\n" +
+	"\x06leader\x18\x01 \x01(\bR\x06leader\x12\x12\n" +
+	"\x04gone\x18\x02 \x01(\bR\x04gone\x12\x1a\n" +
+	"\bmessages\x18\x03 \x03(\x04R\bmessages\x12\x18\n" +
+	"\asources\x18\x04 \x03(\tR\asources\x12\x12\n" +
+	"\x04seen\x18\x05 \x01(\x04R\x04seen\x12\x13\n" +
+	"\x05up_to\x18\x06 \x01(\x04R\x04upTo\"\xb2\x01\n" +
 	"\vEndsRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
@@ -6234,7 +6515,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_peer_proto_goTypes = []any{
 	(TrafficRequest_Of)(0),    // 0: quorate.peer.v1.TrafficRequest.Of
 	(*Hello)(nil),             // 1: quorate.peer.v1.Hello
@@ -6283,23 +6564,26 @@ var file_peer_proto_goTypes = []any{
 	(*Peeked)(nil),            // 44: quorate.peer.v1.Peeked
 	(*BrowseRequest)(nil),     // 45: quorate.peer.v1.BrowseRequest
 	(*BrowseReply)(nil),       // 46: quorate.peer.v1.BrowseReply
-	(*EndsRequest)(nil),       // 47: quorate.peer.v1.EndsRequest
-	(*GroupsRequest)(nil),     // 48: quorate.peer.v1.GroupsRequest
-	(*ExplainRequest)(nil),    // 49: quorate.peer.v1.ExplainRequest
-	(*TextReply)(nil),         // 50: quorate.peer.v1.TextReply
-	(*HashRequest)(nil),       // 51: quorate.peer.v1.HashRequest
-	(*HashReply)(nil),         // 52: quorate.peer.v1.HashReply
-	(*BackupRequest)(nil),     // 53: quorate.peer.v1.BackupRequest
-	(*BackupReply)(nil),       // 54: quorate.peer.v1.BackupReply
-	(*BackedUpPiece)(nil),     // 55: quorate.peer.v1.BackedUpPiece
-	(*RestoredRequest)(nil),   // 56: quorate.peer.v1.RestoredRequest
-	(*RestoredReply)(nil),     // 57: quorate.peer.v1.RestoredReply
-	(*HearsRequest)(nil),      // 58: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),        // 59: quorate.peer.v1.HearsReply
-	(*TrafficRequest)(nil),    // 60: quorate.peer.v1.TrafficRequest
-	(*TrafficReply)(nil),      // 61: quorate.peer.v1.TrafficReply
-	(*ObjectTraffic)(nil),     // 62: quorate.peer.v1.ObjectTraffic
-	(*PairTraffic)(nil),       // 63: quorate.peer.v1.PairTraffic
+	(*SelectRequest)(nil),     // 47: quorate.peer.v1.SelectRequest
+	(*SelectReply)(nil),       // 48: quorate.peer.v1.SelectReply
+	(*EndsRequest)(nil),       // 49: quorate.peer.v1.EndsRequest
+	(*GroupsRequest)(nil),     // 50: quorate.peer.v1.GroupsRequest
+	(*ExplainRequest)(nil),    // 51: quorate.peer.v1.ExplainRequest
+	(*TextReply)(nil),         // 52: quorate.peer.v1.TextReply
+	(*HashRequest)(nil),       // 53: quorate.peer.v1.HashRequest
+	(*HashReply)(nil),         // 54: quorate.peer.v1.HashReply
+	(*BackupRequest)(nil),     // 55: quorate.peer.v1.BackupRequest
+	(*BackupReply)(nil),       // 56: quorate.peer.v1.BackupReply
+	(*BackedUpPiece)(nil),     // 57: quorate.peer.v1.BackedUpPiece
+	(*RestoredRequest)(nil),   // 58: quorate.peer.v1.RestoredRequest
+	(*RestoredReply)(nil),     // 59: quorate.peer.v1.RestoredReply
+	(*HearsRequest)(nil),      // 60: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),        // 61: quorate.peer.v1.HearsReply
+	(*TrafficRequest)(nil),    // 62: quorate.peer.v1.TrafficRequest
+	(*TrafficReply)(nil),      // 63: quorate.peer.v1.TrafficReply
+	(*ObjectTraffic)(nil),     // 64: quorate.peer.v1.ObjectTraffic
+	(*PairTraffic)(nil),       // 65: quorate.peer.v1.PairTraffic
+	nil,                       // 66: quorate.peer.v1.SelectRequest.HeadersEntry
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
@@ -6320,22 +6604,23 @@ var file_peer_proto_depIdxs = []int32{
 	40, // 15: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
 	44, // 16: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
 	44, // 17: quorate.peer.v1.BrowseReply.messages:type_name -> quorate.peer.v1.Peeked
-	55, // 18: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
-	0,  // 19: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
-	62, // 20: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
-	63, // 21: quorate.peer.v1.TrafficReply.pairs:type_name -> quorate.peer.v1.PairTraffic
-	23, // 22: quorate.peer.v1.PairTraffic.channel:type_name -> quorate.peer.v1.ConsumingSession
-	5,  // 23: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 24: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 25: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 26: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 27: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 28: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	26, // [26:29] is the sub-list for method output_type
-	23, // [23:26] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	66, // 18: quorate.peer.v1.SelectRequest.headers:type_name -> quorate.peer.v1.SelectRequest.HeadersEntry
+	57, // 19: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
+	0,  // 20: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
+	64, // 21: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
+	65, // 22: quorate.peer.v1.TrafficReply.pairs:type_name -> quorate.peer.v1.PairTraffic
+	23, // 23: quorate.peer.v1.PairTraffic.channel:type_name -> quorate.peer.v1.ConsumingSession
+	5,  // 24: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 25: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 26: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 27: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 28: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 29: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	27, // [27:30] is the sub-list for method output_type
+	24, // [24:27] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -6349,7 +6634,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   63,
+			NumMessages:   66,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -329,6 +329,9 @@ type QueueStats struct {
 	DeadLettersRefusedTotal uint64 `json:"dead_letters_refused_total"` // by targets
 	Forwarding              uint64 `json:"messages_forwarding"`        // those of messages_dlx that have not died
 	ForwardedTotal          uint64 `json:"messages_forwarded_total"`
+	DeletedTotal            uint64 `json:"messages_deleted_total"` // by request, one by one
+	RedrivenTotal           uint64 `json:"messages_redriven_total"`
+	CopiedTotal             uint64 `json:"messages_copied_total"`
 	// Deaths by reason, whatever became of the dead, and letters of the outbox
 	// that arrived.
 	DiedExpiredTotal       uint64 `json:"messages_dead_lettered_expired_total"`
@@ -456,6 +459,15 @@ type Pause struct {
 	Reason string `json:"reason"`
 	Since  int64  `json:"since"` // ms since the epoch
 	Until  *int64 `json:"until"` // likewise; null: until they are resumed
+}
+
+// Taken is what was deleted, moved, copied or redriven.
+type Taken struct {
+	Messages uint64 `json:"messages"`
+	// Letters that stay, since they are to go back: to a queue that is gone, or to none.
+	SourceGone uint64 `json:"source_gone"`
+	NoSource   uint64 `json:"no_source"`
+	Next       string `json:"next"` // for after; empty: there are no more
 }
 
 // Changed is what is answered where it makes no difference to ask again.

@@ -1,0 +1,200 @@
+package mgmt
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// Bounds of one request that takes messages.
+const (
+	maxTaken = 1000
+	// searchesAtOnce is how many bounded searches it makes until it has found as many as it may take.
+	searchesAtOnce = 100
+)
+
+// taking deletes, moves, copies or redrives messages that are ready: for who may read the queue, and write to that where
+// they go.
+type taking struct {
+	messages Messages
+	action   logpb.Take_Action
+}
+
+// conditions are the keys of a body that say which messages are meant.
+var conditions = []string{"messages", "message_id", "headers", "older_than", "younger_than", "reason", "source"}
+
+func (t taking) perform(w *responder, r *request) {
+	b, ok := w.body(r)
+	if !ok || !w.hasQueue(r, r.PathValue("vhost"), r.PathValue("name")) {
+		return
+	}
+	by := catalog.Client{User: r.user.GetName()}
+	from, err := r.view.TakeFrom(by, r.PathValue("vhost"), r.PathValue("name"))
+	if err != nil {
+		w.failed(err)
+		return
+	}
+	s, err := b.selection(t.action)
+	if err != nil {
+		w.failed(err)
+		return
+	}
+	var to *catalog.Queue
+	if name, _ := b["to"].(string); name != "" {
+		if to, err = r.view.UseQueue(by, catalog.Write, from.VHost, name); err != nil {
+			w.failed(err)
+			return
+		}
+	}
+	if err := catalog.CheckTake(r.view.FSMVersion(), from, to); err != nil {
+		w.failed(err)
+		return
+	}
+	s.Sources = t.action == logpb.Take_REDRIVE && to == nil
+	answer, err := t.take(r, by, from, to, s)
+	w.result(answer, err)
+}
+
+// take takes what a selection finds. Nothing is taken of what one search finds if some of it is to go where the user may
+// not write.
+func (t taking) take(r *request, by catalog.Client, from, to *catalog.Queue, s *peerpb.SelectRequest) (answer api.Taken, err error) {
+	left := s.Limit
+	for n := 0; left > 0 && n < searchesAtOnce && (s.UpTo == 0 || s.After < s.UpTo); n++ {
+		s.Limit = left
+		found, err := t.messages.Select(r.Context(), from, s)
+		if err != nil {
+			return answer, err
+		}
+		commands, err := t.commands(r.view, by, from, to, found, &answer)
+		if err != nil {
+			return answer, err
+		}
+		if len(commands) > 0 {
+			done, err := t.messages.Command(r.Context(), from, commands...)
+			if err != nil {
+				return answer, err
+			}
+			for _, d := range done {
+				answer.Messages += d.Count
+			}
+		}
+		left -= min(left, uint32(len(found.Messages)))
+		if s.After, s.UpTo = found.Seen, found.UpTo; s.UpTo == 0 {
+			break // it has never had a message
+		}
+	}
+	if s.After < s.UpTo {
+		answer.Next = fmt.Sprintf("%d-%d", s.After, s.UpTo)
+	}
+	return answer, nil
+}
+
+// commands returns what takes the messages found: one command for each queue they go to.
+func (t taking) commands(v *catalog.View, by catalog.Client, from, to *catalog.Queue, found *peerpb.SelectReply, answer *api.Taken) (list []*logpb.Command, err error) {
+	of := map[fsm.QueueID]*logpb.Take{}
+	for i, n := range found.Messages {
+		target := fsm.QueueID(0)
+		if to != nil {
+			target = to.ID
+		} else if t.action == logpb.Take_REDRIVE {
+			source := found.Sources[i]
+			if source == "" {
+				answer.NoSource++
+				continue
+			}
+			if _, known := v.Queue(from.VHost, source); !known {
+				answer.SourceGone++
+				continue
+			}
+			q, err := v.UseQueue(by, catalog.Write, from.VHost, source)
+			if err != nil {
+				return nil, err
+			}
+			target = q.ID
+		}
+		c := of[target]
+		if c == nil {
+			c = &logpb.Take{Action: t.action, Target: uint64(target)}
+			of[target] = c
+			list = append(list, &logpb.Command{Kind: logpb.Command_TAKE, Take: c})
+		}
+		c.Messages = append(c.Messages, n)
+	}
+	return list, nil
+}
+
+// selection reads which messages a request is about.
+func (b body) selection(action logpb.Take_Action) (s *peerpb.SelectRequest, err error) {
+	s = &peerpb.SelectRequest{Limit: maxTaken}
+	some := false
+	for key := range b { // det: any is refused
+		isCondition := slices.Contains(conditions, key)
+		if some = some || isCondition || key == "limit"; !isCondition && !slices.Contains([]string{"limit", "after", "to"}, key) {
+			return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s is no condition: these are %q, besides limit, after and to", key, conditions))
+		}
+	}
+	to, err := b.text("to")
+	switch {
+	case err != nil:
+		return nil, err
+	case action == logpb.Take_DELETE && to != "" || (action == logpb.Take_MOVE || action == logpb.Take_COPY) && to == "":
+		return nil, fsm.Refuse(fsm.Precondition, "what is moved or copied needs a queue to go to, and what is deleted has none")
+	case action == logpb.Take_DELETE && !some:
+		return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("limit or a condition is required: %q", conditions))
+	}
+	for key, at := range map[string]*string{"message_id": &s.MessageId, "reason": &s.Reason, "source": &s.Source} {
+		if *at, err = b.text(key); err != nil {
+			return nil, err
+		}
+	}
+	limit := uint64(maxTaken)
+	for key, at := range map[string]*uint64{"older_than": &s.OlderThan, "younger_than": &s.YoungerThan, "limit": &limit} {
+		if _, given := b[key]; !given {
+			continue
+		}
+		if *at, err = strconv.ParseUint(b.word(key), 10, 63); err != nil || *at == 0 || limit > maxTaken {
+			return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("older_than and younger_than must be ms from 1, and limit a whole number from 1 to %d", maxTaken))
+		}
+	}
+	s.Limit = uint32(limit)
+	if _, given := b["after"]; given {
+		if n, _ := fmt.Sscanf(b.word("after"), "%d-%d", &s.After, &s.UpTo); n != 2 || s.UpTo == 0 {
+			return nil, fsm.Refuse(fsm.Precondition, "after must be the value next of an answer")
+		}
+	}
+	headers, err := b.object("headers")
+	if err != nil {
+		return nil, err
+	}
+	s.Headers = map[string]string{}
+	for name, v := range headers {
+		s.Headers[name] = fmt.Sprint(v)
+	}
+	return s, b.numbers(s)
+}
+
+// numbers reads which messages a request names.
+func (b body) numbers(s *peerpb.SelectRequest) error {
+	v, given := b["messages"]
+	list, ok := v.([]any)
+	if given && (!ok || len(list) == 0 || len(list) > maxTaken) {
+		return fsm.Refuse(fsm.Precondition, fmt.Sprintf("messages must be 1 to %d numbers of messages", maxTaken))
+	}
+	for _, v := range list {
+		text, _ := v.(json.Number)
+		n, err := strconv.ParseUint(text.String(), 10, 63)
+		if err != nil || n == 0 {
+			return fsm.Refuse(fsm.Precondition, fmt.Sprintf("%v is no number of a message", v))
+		}
+		s.Messages = append(s.Messages, n)
+	}
+	slices.Sort(s.Messages)
+	return nil
+}

@@ -1,0 +1,143 @@
+package queues
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/quorate/quorate/cluster/self"
+	"github.com/quorate/quorate/cluster/tables"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// maxSelected bounds the messages of one answer, see queue.Machine's Take.
+const maxSelected = 1000
+
+// Select asks the leader of a queue for the numbers of ready messages that meet the conditions of r, the oldest
+// first. Messages may be handed out before the answer comes.
+func (x *Inspector) Select(ctx context.Context, q *catalog.Queue, r *peerpb.SelectRequest) (*peerpb.SelectReply, error) {
+	r.Group, r.Queue = uint32(q.Group), uint64(q.ID)
+	a, err := askLeader(ctx, x.leaders, q, statsTimeout, self.KindSelect, r, func() *peerpb.SelectReply { return x.selectReady(r) })
+	if err == nil && a.Gone {
+		err = NoQueue(q)
+	}
+	return a, err
+}
+
+// selectReady searches a led queue, once nothing in it is due. The empty entry committed first ensures that this node
+// does lead it. It stops at the bounds of a search: what it has not seen is for another request.
+func (x *Inspector) selectReady(req *peerpb.SelectRequest) *peerpb.SelectReply {
+	r := &peerpb.SelectReply{Seen: req.After, UpTo: req.UpTo}
+	g := x.node.LedGroup(fsm.GroupID(req.Group), fsm.QueueID(req.Queue))
+	if g == nil || g.Barrier(statsTimeout) != nil || g.Expire(statsTimeout) != nil {
+		return r
+	}
+	r.Leader = true
+	s := selection{SelectRequest: req, name: g.Spec().Name, now: g.Now(), payload: func(ref fsm.Ref) (fsm.Payload, error) {
+		raw, err := g.Payload(ref)
+		return fsm.Readable(raw), err
+	}, properties: x.properties}
+	limit := min(int(req.Limit), maxSelected)
+	for left, bytes := searchedAtOnce, searchedBytes; left > 0 && bytes > 0; {
+		b := queue.Browse{After: s.skip(r.Seen), Limit: min(searchedPage, left), Now: s.now}
+		g.View(func(m *queue.Machine) {
+			r.Gone = m.Stats().Phase != queue.Active
+			b.Scan(m)
+		})
+		if r.UpTo == 0 {
+			r.UpTo = b.Newest
+		}
+		if n := len(req.Messages); n > 0 {
+			r.UpTo = min(r.UpTo, req.Messages[n-1])
+		}
+		for i := range b.Found {
+			of := &b.Found[i]
+			if len(r.Messages) == limit || of.Seq > r.UpTo || bytes <= 0 {
+				break
+			}
+			left--
+			r.Seen = of.Seq
+			death := s.death(of)
+			if s.meets(of, death) && s.reads(of, &bytes) {
+				r.Messages = append(r.Messages, of.Seq)
+				if req.Sources {
+					r.Sources = append(r.Sources, death.GetQueue())
+				}
+			}
+		}
+		if len(r.Messages) == limit || bytes <= 0 {
+			return r
+		}
+		if r.Seen = min(max(r.Seen, b.Seen), r.UpTo); r.Seen == r.UpTo || r.Gone {
+			return r
+		}
+	}
+	return r
+}
+
+// selection is what one request asks for.
+type selection struct {
+	*peerpb.SelectRequest
+	name       string // of the queue
+	now        fsm.Time
+	payload    func(fsm.Ref) (fsm.Payload, error)
+	properties interface {
+		Property(p fsm.Payload, name string) []byte
+		Headers(p fsm.Payload, deaths []*logpb.Death) *fsm.Table
+	}
+}
+
+// skip returns the number up to which there is nothing that could be meant, from after on.
+func (s *selection) skip(after uint64) uint64 {
+	if i, _ := slices.BinarySearch(s.Messages, after+1); i < len(s.Messages) {
+		return s.Messages[i] - 1
+	}
+	return after
+}
+
+// death returns the newest death of a message in another queue: from there it has come. nil: there is none.
+func (s *selection) death(x *queue.Message) *logpb.Death {
+	i := slices.IndexFunc(x.Deaths, func(d *logpb.Death) bool { return d.Queue != s.name })
+	if i < 0 {
+		return nil
+	}
+	return x.Deaths[i]
+}
+
+// meets reports whether a message meets the conditions that its payload has no part in.
+func (s *selection) meets(x *queue.Message, death *logpb.Death) bool {
+	age := uint64(max(s.now-x.EnqueuedAt, 0))
+	if len(s.Messages) > 0 {
+		if _, named := slices.BinarySearch(s.Messages, x.Seq); !named {
+			return false
+		}
+	}
+	return age >= s.OlderThan && (s.YoungerThan == 0 || age < s.YoungerThan) &&
+		(s.Source == "" || death.GetQueue() == s.Source) && (s.Reason == "" || death != nil && fsm.ReasonName(death.Reason) == s.Reason)
+}
+
+// reads reports whether a message meets the other conditions. bytes is what may still be read.
+func (s *selection) reads(x *queue.Message, bytes *int) bool {
+	if s.MessageId == "" && len(s.Headers) == 0 {
+		return true
+	}
+	*bytes -= int(x.Ref.Size)
+	p, err := s.payload(x.Ref)
+	if err != nil || s.MessageId != "" && string(s.properties.Property(p, catalog.PropertyMessageID)) != s.MessageId {
+		return false // it has gone meanwhile, or is another one
+	}
+	if len(s.Headers) == 0 {
+		return true
+	}
+	have := tables.JSON(s.properties.Headers(p, nil))
+	for name, value := range s.Headers { // det: all must be met
+		if v, ok := have[name]; !ok || fmt.Sprint(v) != value {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,218 @@
+package conform
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+func TestTakes(t *testing.T) { takeRows.run(t) }
+
+var takeRows = suite{test: "TestTakes", title: "Ready messages that are deleted, moved, copied and redriven", rows: []row{
+	{id: "Q-TK1", what: "deleted by header, by id, by number, the oldest: each is gone and counted, others are not, nor what is held", run: func(t *T) {
+		q := t.queue("q")
+		t.publish(q, body("held"))
+		held := t.mustGet(q)
+		for i := range 6 {
+			t.publish(q, body(fmt.Sprint(i)), headers("customer", int32(i%3)), func(p *amqp.Publishing) { p.MessageId = fmt.Sprint("id ", i) })
+		}
+		t.equal("by header", t.taken(q, "messages/delete", map[string]any{"headers": map[string]any{"customer": 1}}), 2)
+		t.equal("again", t.taken(q, "messages/delete", map[string]any{"headers": map[string]any{"customer": 1}}), 0)
+		t.equal("by id", t.taken(q, "messages/delete", map[string]any{"message_id": "id 3"}), 1)
+		t.equal("too young", t.taken(q, "messages/delete", map[string]any{"older_than": 3_600_000}), 0)
+		t.equal("the oldest", t.taken(q, "messages/delete", map[string]any{"limit": 1}), 1)
+		second := t.peek(q, "").Items[1].Number
+		t.equal("by number", t.taken(q, "messages/delete", map[string]any{"messages": []any{second, 77_777}}), 1)
+		t.equal("left", string(t.mustGet(q).Body), "2")
+		t.equal("counted", t.http(http.MethodGet, "/api/queues/%2F/"+q, nil)["messages_deleted_total"], 5.0)
+		t.must(held.Nack(false, true))
+		t.equal("held", string(t.take1(q).Body), "held")
+	}},
+	{id: "Q-TK2", what: "moved: each comes once, in order and unchanged, and is gone here; what has no target is refused; a target that is full takes them when it has room", run: func(t *T) {
+		q, to := t.queue("q"), t.queue("to", "x-max-length", int32(2), "x-overflow", "reject-publish")
+		for i := range 4 {
+			t.publish(q, body(fmt.Sprint(i)), headers("k", "v"))
+		}
+		t.equal("moved", t.taken(q, "messages/move", map[string]any{"to": to, "limit": 3}), 3)
+		for i := range 3 {
+			d := t.take1(to)
+			t.equal("order", string(d.Body), fmt.Sprint(i))
+			t.equal("key and header", d.RoutingKey+fmt.Sprint(d.Headers["k"], d.Headers["x-redriven"]), q+"v<nil>")
+			t.must(d.Ack(false))
+		}
+		t.settledTo(q, 1)
+		t.equal("left", string(t.mustGet(q).Body), "3")
+		for _, body := range []map[string]any{{}, {"to": t.name("none")}, {"to": q}, {"to": to, "limit": 1001}, {"to": to, "limit": 0}, {"to": to, "header": 1}, {"to": to, "messages": "1"}, {"to": to, "after": 7}} {
+			t.refusedTake(q, "messages/move", body)
+		}
+		t.refusedTake(q, "messages/delete", nil)
+	}},
+	{id: "Q-TK3", what: "copied: they stay, and each copy comes once; a full queue makes none", run: func(t *T) {
+		q, to := t.queue("q", "x-max-length", int32(3)), t.queue("to")
+		t.publishN(q, 2)
+		t.equal("copied", t.taken(q, "messages/copy", map[string]any{"to": to, "limit": 1}), 1)
+		t.equal("copy", string(t.take1(to).Body), "1")
+		t.eventually("the copy is counted", func() error {
+			if n := t.http(http.MethodGet, "/api/queues/%2F/"+q, nil)["messages_copied_total"]; n != 1.0 {
+				return fmt.Errorf("%v", n)
+			}
+			return nil
+		})
+		t.publish(q, body("3"))
+		t.equal("no room", t.taken(q, "messages/copy", map[string]any{"to": to}), 0)
+		t.equal("order", bodies([]*amqp.Delivery{t.mustGet(q), t.mustGet(q), t.mustGet(q)}), "1 2 3")
+	}},
+	{id: "Q-TK4", what: "message.delete, message.move and message.copy by any client, and by quoratectl; who may not read the queue, or not write where they go, is refused", run: func(t *T) {
+		q, to := t.queue("q"), t.queue("to")
+		t.publishN(q, 4)
+		c, all := t.commander(t.open()), t.peek(q, "").Items
+		n := func(i int) int64 { return int64(all[i].Number) }
+		other := t.commander(t.user("u", "^$", "^amq", ".*"))
+		other.do("message.move", amqp.AccessRefused, false, "x-queue", q, "x-target-queue", to, "x-message", n(0))
+		blind := t.commander(t.user("v", "^$", ".*", "^$"))
+		blind.do("message.delete", amqp.AccessRefused, false, "x-queue", q, "x-message", n(0))
+		c.do("message.move", amqp.NotFound, false, "x-queue", q, "x-target-queue", t.name("none"), "x-message", n(0))
+		c.do("message.move", amqp.PreconditionFailed, false, "x-queue", q, "x-target-queue", q, "x-message", n(0))
+		c.do("message.move", amqp.PreconditionFailed, false, "x-queue", q, "x-message", n(0))
+		c.do("message.delete", amqp.PreconditionFailed, false, "x-queue", q, "x-target-queue", to, "x-message", n(0))
+		c.do("message.delete", amqp.PreconditionFailed, false, "x-queue", q)
+		c.do("message.delete", amqp.PreconditionFailed, false, "x-queue", q, "x-message", int64(0))
+		t.equal("nothing is taken", t.ready(q), 4)
+
+		c.do("message.delete", 0, true, "x-queue", q, "x-message", n(1))
+		c.do("message.copy", 0, true, "x-queue", q, "x-target-queue", to, "x-message", n(0))
+		t.equal("copy", string(t.take1(to).Body), "1")
+		c.do("message.move", 0, true, "x-queue", q, "x-target-queue", to, "x-messages", []any{n(2), n(0)})
+		t.equal("moved", bodies([]*amqp.Delivery{t.take1(to), t.take1(to)}), "1 3")
+		t.equal("by quoratectl", t.mustCtl(1, "move_messages", q, to, "--count", "5"), "1")
+		t.equal("moved", string(t.take1(to).Body), "4")
+		t.publish(q, body("x"), headers("k", "v"))
+		t.equal("by quoratectl", t.mustCtl(2, "delete_messages", q, "--match", "k=v"), "1")
+		t.settled(q)
+	}},
+	{id: "Q-RD1", what: "redriven: back to the queues where they died, with x-redriven, once for each time; those of a queue that is gone stay and are counted; selected by reason and source; to another queue", run: func(t *T) {
+		x, dead, q := t.deadly()
+		other := t.queue("other", "x-dead-letter-exchange", x, "x-message-ttl", int32(1))
+		lost := t.queue("lost", "x-dead-letter-exchange", x)
+		t.publish(q, body("a"))
+		t.publish(other, body("b"))
+		t.now().settledTo(dead, 1)
+		t.publish(lost, body("c"))
+		t.publish(dead, body("no letter"))
+		t.must(t.mustGet(q).Reject(false))
+		t.must(t.mustGet(lost).Reject(false))
+		t.settledTo(dead, 4)
+		t.settled(lost)
+		_, err := t.ch().QueueDelete(lost, false, false, false)
+		t.must(err)
+
+		answer := t.http(http.MethodPost, "/api/queues/%2F/"+dead+"/redrive", map[string]any{"reason": "rejected"})
+		t.equal("redriven", fmt.Sprint(answer["messages"], answer["source_gone"], answer["no_source"]), "1 1 0")
+		d := t.take1(q)
+		t.equal("first time", fmt.Sprint(string(d.Body), d.Headers["x-redriven"]), "a1")
+		t.settledTo(dead, 3)
+		t.deaths(d, 1)
+		t.must(d.Reject(false))
+		t.settledTo(dead, 4)
+		answer = t.http(http.MethodPost, "/api/queues/%2F/"+dead+"/redrive", map[string]any{"source": q, "limit": 10})
+		t.equal("redriven", answer["messages"], 1.0)
+		d = t.take1(q)
+		t.equal("second time", fmt.Sprint(string(d.Body), d.Headers["x-redriven"]), "a2")
+		t.equal("count of x-death", t.death(d, 0)["count"], int64(2))
+		t.must(d.Ack(false))
+		t.settledTo(dead, 3)
+		t.equal("counted", t.http(http.MethodGet, "/api/queues/%2F/"+dead, nil)["messages_redriven_total"], 2.0)
+		t.equal("to another one", t.taken(dead, "redrive", map[string]any{"to": q, "reason": "expired"}), 1)
+		d = t.take1(q)
+		t.equal("there", fmt.Sprint(string(d.Body), d.Headers["x-redriven"]), "b1")
+		t.must(d.Ack(false))
+		t.equal("the rest stays", t.taken(dead, "redrive", map[string]any{}), 0)
+		t.settledTo(dead, 2)
+	}},
+	{id: "Q-RD2", what: "by quoratectl, at a rate, and by message.redrive; who may not write to the queue where they died is refused, and nothing goes", run: func(t *T) {
+		_, dead, q := t.deadly()
+		t.publishN(q, 30)
+		for range 30 {
+			t.must(t.mustGet(q).Reject(false))
+		}
+		t.settledTo(dead, 30)
+		t.must(t.Nodes[0].SetUser(t.ctx, t.name("w"), "secret", "management"))
+		t.must(t.Nodes[0].SetPermissions(t.ctx, t.name("w"), "^$", "^$", ".*"))
+		if out, code := t.ctl(0, "redrive", dead, "-u", t.name("w"), "--password", "secret"); code == 0 {
+			t.Errorf("redriven: %s", out)
+		}
+		t.equal("redriven", t.ready(q), 0)
+		began := time.Now()
+		t.equal("redriven", t.mustCtl(0, "redrive", dead, "--rate", "20", "--source", q, "--count", "29"), "29")
+		if took := time.Since(began); took < ms(1300) {
+			t.Errorf("29 at 20 per second took %v", took)
+		}
+		t.settledTo(q, 29)
+		c := t.commander(t.open())
+		c.do("message.redrive", 0, true, "x-queue", dead, "x-target-queue", q, "x-message", int64(t.peek(dead, "").Items[0].Number))
+		t.mustComeOnce(q, 30)
+	}},
+}}
+
+// takeKillRows are rows of messages that are taken while their queue loses its leader.
+var takeKillRows = []row{
+	{id: "Q-RD1K", what: "2000 letters redriven in steps of 100, and the leader of each queue is killed meanwhile: each comes back once", run: func(t *T) {
+		_, dead, q := t.deadly()
+		t.publishMany(q, 2000)
+		ch, from := t.consume(q, 500)
+		for range 2000 {
+			m := t.next(from)
+			t.must(m.Reject(false))
+		}
+		t.settledTo(dead, 2000)
+		t.must(ch.Close())
+		t.queue("to")
+		sum, next := 0, ""
+		for step := 0; step == 0 || next != ""; step++ {
+			if step == 5 {
+				t.killLeader(dead)
+			}
+			if step == 10 {
+				t.killLeader(t.name("to"))
+			}
+			body := map[string]any{"limit": 100, "to": t.name("to")}
+			if next != "" {
+				body["after"] = next
+			}
+			var answer struct {
+				Messages int
+				Next     string
+			}
+			t.eventually("a step", func() error {
+				return t.Nodes[0].Call(t.ctx, http.MethodPost, "/api/queues/%2F/"+dead+"/redrive", body, &answer)
+			})
+			sum, next = sum+answer.Messages, answer.Next
+		}
+		if sum > 2000 {
+			t.Errorf("%d are redriven", sum)
+		}
+		t.mustComeOnce(t.name("to"), 2000)
+		t.settled(dead)
+	}},
+}
+
+// taken takes messages by HTTP, and says how many.
+func (t *T) taken(queue, action string, body map[string]any) int {
+	t.Helper()
+	n, _ := t.http(http.MethodPost, "/api/queues/%2F/"+queue+"/"+action, body)["messages"].(float64)
+	return int(n)
+}
+
+// refusedTake checks that such a request is refused, and takes nothing.
+func (t *T) refusedTake(queue, action string, body map[string]any) {
+	t.Helper()
+	err := t.Nodes[0].Call(t.ctx, http.MethodPost, "/api/queues/%2F/"+queue+"/"+action, body, nil)
+	if err == nil || !strings.Contains(err.Error(), "400") && !strings.Contains(err.Error(), "404") {
+		t.Errorf("%v: %v", body, errors.Join(err, errors.New("not refused")))
+	}
+}
