@@ -11,6 +11,7 @@ type taste struct {
 	parks   bool // they park what fails too often
 	credit  bool // consumers are in credit mode
 	pauses  bool // they are paused and resumed
+	tallies bool // they count by the value of a header
 }
 
 func (x *taste) draw(g *generator, groups bool) {
@@ -24,6 +25,7 @@ func (x *taste) draw(g *generator, groups bool) {
 	if x.pauses = g.oneIn("pauses", 4); x.pauses {
 		g.meta.Version = newestVersion
 	}
+	x.tallies = g.oneIn("tallies", 3)
 	if x.groups = groups || g.oneIn("groups", 3); x.groups {
 		x.ordered, x.least = false, false
 	}
@@ -57,6 +59,9 @@ func (x *taste) consumer(g *generator, c *logpb.Consume) {
 func (x *taste) message(g *generator, e *logpb.Enqueue) {
 	if x.window && g.n("with id", 3) != 2 {
 		e.MessageId = of(g, "message id", "a", "b", "c", "d", "e")
+	}
+	if x.tallies && !g.oneIn("no tally", 5) {
+		e.Tally = of(g, "tally", "a", "b", "c", "d")
 	}
 	if x.groups && g.n("with group", 4) != 3 {
 		e.GroupId = of(g, "group", groupIDs...)

@@ -46,6 +46,8 @@ type checker struct {
 	locks, ending int // deliveries with a lock, and those that end by themselves
 	labelled      int // messages with a label
 	ordered       int // ready messages, if the queue goes by deadlines
+
+	tallies [otherTally + 1]foundTally // by number
 }
 
 // that notes a fault unless ok. What is asked for each message goes through fail, which builds
@@ -75,6 +77,9 @@ func (k *checker) note(x *message, h uint32, place Place) {
 	}
 	if x.labelled() {
 		k.labelled++
+	}
+	if n := k.m.messages.extra(h).tally; n != 0 && place != Purged {
+		k.tallies[min(n, otherTally)].add(x)
 	}
 }
 

@@ -1158,7 +1158,10 @@ type Enqueue struct {
 	Kept bool `protobuf:"varint,22,opt,name=kept" json:"kept,omitempty"`
 	// What receivers have added to a dead letter, to one that is forwarded, or to a
 	// message that a backup brings back, from version 3 on: as in MessageState.
-	Annotations   []*Annotation `protobuf:"bytes,23,rep,name=annotations" json:"annotations,omitempty"`
+	Annotations []*Annotation `protobuf:"bytes,23,rep,name=annotations" json:"annotations,omitempty"`
+	// The value of the header by which the queue counts its messages; empty: it has none, or
+	// the queue counts by none. Versions before 3 do not know it.
+	Tally         string `protobuf:"bytes,70,opt,name=tally" json:"tally,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1338,6 +1341,13 @@ func (x *Enqueue) GetAnnotations() []*Annotation {
 		return x.Annotations
 	}
 	return nil
+}
+
+func (x *Enqueue) GetTally() string {
+	if x != nil {
+		return x.Tally
+	}
+	return ""
 }
 
 // Restored is what a message had in the queue that a backup was made of. It
@@ -3621,6 +3631,7 @@ type MessageState struct {
 	RemarkReason      string        `protobuf:"bytes,65,opt,name=remark_reason,json=remarkReason" json:"remark_reason,omitempty"` // letters only: what the receiver said
 	RemarkDescription string        `protobuf:"bytes,66,opt,name=remark_description,json=remarkDescription" json:"remark_description,omitempty"`
 	Annotations       []*Annotation `protobuf:"bytes,70,rep,name=annotations" json:"annotations,omitempty"` // the newest first
+	Tally             uint32        `protobuf:"varint,95,opt,name=tally" json:"tally,omitempty"`            // number of the value by which it is counted, see QueueSnapshot.tallies; 0: it has none
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -3968,6 +3979,13 @@ func (x *MessageState) GetAnnotations() []*Annotation {
 		return x.Annotations
 	}
 	return nil
+}
+
+func (x *MessageState) GetTally() uint32 {
+	if x != nil {
+		return x.Tally
+	}
+	return 0
 }
 
 // EndState is one record of how a message ended, in a queue snapshot. It has at
@@ -4338,7 +4356,7 @@ const file_log_proto_rawDesc = "" +
 	"\x06CREDIT\x10\x16\x12\n" +
 	"\n" +
 	"\x06CHOOSE\x10\x17\x12\t\n" +
-	"\x05PAUSE\x10\x18\"\xa8\x06\n" +
+	"\x05PAUSE\x10\x18\"\xbe\x06\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -4364,7 +4382,8 @@ const file_log_proto_rawDesc = "" +
 	"\x04hops\x18\x14 \x01(\rR\x04hops\x124\n" +
 	"\brestored\x18\x15 \x01(\v2\x18.quorate.log.v1.RestoredR\brestored\x12\x12\n" +
 	"\x04kept\x18\x16 \x01(\bR\x04kept\x12<\n" +
-	"\vannotations\x18\x17 \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\"/\n" +
+	"\vannotations\x18\x17 \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\x12\x14\n" +
+	"\x05tally\x18F \x01(\tR\x05tally\"/\n" +
 	"\bConflict\x12\v\n" +
 	"\aREPLACE\x10\x00\x12\n" +
 	"\n" +
@@ -4609,7 +4628,7 @@ const file_log_proto_rawDesc = "" +
 	"\rNodeSuspected\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x12\n" +
-	"\x04back\x18\x03 \x01(\bR\x04back\"\x88\v\n" +
+	"\x04back\x18\x03 \x01(\bR\x04back\"\x9e\v\n" +
 	"\fMessageState\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
@@ -4664,7 +4683,8 @@ const file_log_proto_rawDesc = "" +
 	"\x0ecorrelation_id\x18= \x01(\tR\rcorrelationId\x12#\n" +
 	"\rremark_reason\x18A \x01(\tR\fremarkReason\x12-\n" +
 	"\x12remark_description\x18B \x01(\tR\x11remarkDescription\x12<\n" +
-	"\vannotations\x18F \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\"\xa8\a\n" +
+	"\vannotations\x18F \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\x12\x14\n" +
+	"\x05tally\x18_ \x01(\rR\x05tally\"\xa8\a\n" +
 	"\bEndState\x127\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1f.quorate.log.v1.EndState.ReasonR\x06reason\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x12R\x02at\x12\x14\n" +
