@@ -35,7 +35,7 @@ BARE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
 RELEASE = $(BARE) -ldflags='-s -w'
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test test-race test-cluster check vulncheck reproducible site sbom dist packages image image-test manifests probes release bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-rolling bench-peers client-suite client-suites rabbit-hole upgrade chaos chaos-runs fuzz mutants generate
+.PHONY: help run build test test-race test-cluster check vulncheck reproducible site sbom dist packages image image-test manifests probes release client-packages bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-rolling bench-peers client-suite client-suites rabbit-hole upgrade chaos chaos-runs fuzz mutants generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -139,6 +139,18 @@ release: ## make archives, the programs with symbols, packages, images, the list
 	done
 	@cp bin/quorate.cdx.json bin/release/quorate-$(VERSION).cdx.json; rm -rf bin/release/oci
 	@cd bin/release && sha256sum * > SHA256SUMS && cat SHA256SUMS
+
+# It has setuptools, wheel and pip (Debian: python3-setuptools, python3-wheel, python3-pip).
+PYTHON ?= /usr/bin/python3
+
+client-packages: ## vet and build the client packages: Go's, a wheel and a source archive for pip, an archive for npm, in bin/clients
+	$(GO) vet ./amqp/client && $(GO) build ./amqp/client
+	@rm -rf bin/clients; mkdir -p bin/clients; cp -R deploy/clients bin/clients/source; \
+	for each in python js; do cp LICENSE bin/clients/source/$$each/; done
+	cd bin/clients/source/python && $(PYTHON) -c 'from setuptools.build_meta import build_sdist; build_sdist("../..")' > /dev/null
+	$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir bin/clients bin/clients/source/python
+	cd bin/clients && npm pack --silent ./source/js
+	@rm -r bin/clients/source; cd bin/clients && ls quorate_client-$(VERSION)-py3-none-any.whl quorate[-_]client-$(VERSION).tar.gz quorate-client-$(VERSION).tgz
 
 bench: build ## the benchmarks on a three-node loopback cluster, with a table (RUNS=1: medians of so many, BENCH_FLAGS=)
 	bin/quorate-bench suite --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)

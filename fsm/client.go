@@ -472,6 +472,8 @@ func ReasonName(r logpb.Death_Reason) string {
 		return "group_expired"
 	case logpb.Death_MAXHOPS:
 		return "maxhops"
+	case logpb.Death_QUEUE_DELETED:
+		return "queue_deleted"
 	}
 	return "unknown"
 }

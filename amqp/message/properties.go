@@ -488,7 +488,7 @@ func isInteger(tag byte) bool { return strings.IndexByte("bBsuIil", tag) >= 0 }
 
 // reasonNamed is the inverse of fsm.ReasonName.
 func reasonNamed(name string) logpb.Death_Reason {
-	for r := logpb.Death_EXPIRED; r <= logpb.Death_MAXHOPS; r++ {
+	for r := logpb.Death_EXPIRED; r <= logpb.Death_QUEUE_DELETED; r++ {
 		if fsm.ReasonName(r) == name {
 			return r
 		}

@@ -83,6 +83,8 @@ type Instance struct {
 	users      users         // calls that keep it awake
 	ledIn      atomic.Uint64 // term of the last leader that was seen; 0: none was
 	wish       wish          // for a leader
+
+	snapshotting worker.LongLock // one snapshot is written at a time
 }
 
 // Open starts this node's replica of a group, for the first time or again.
@@ -339,7 +341,11 @@ func (g *Instance) begun(term uint64) {
 // begin starts to serve in a term, unless raft has changed its mind.
 func (g *Instance) begin(term uint64) (deadline fsm.Time, ok bool) {
 	return g.applier.begin(func() bool { return g.order.leads() && g.order.term() == term }, func(now fsm.Time) {
-		g.proposer.begin(g.node.config.Clock, now)
+		if g.resumes != nil && g.resumed.Load() == term {
+			g.proposer.resume(g.resumes.stamper)
+		} else {
+			g.proposer.begin(g.node.config.Clock, now)
+		}
 		g.leadership.term.Store(term)
 	})
 }

@@ -343,3 +343,19 @@ func TestFirstEntryIsGathered(t *testing.T) {
 		}
 	})
 }
+
+// A tick that is due while a leader gathers what its first entry is made of is proposed, though nothing else is.
+func TestTickWhileGathering(t *testing.T) {
+	t.Parallel()
+	n := mustHost(t, t.TempDir())
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	i := g.in()
+	await(t, "it leads", func() bool { return g.Leading() != 0 && !i.proposer.busy() })
+	ticks := i.timer.count()
+	i.proposer.gather(false, func() {
+		if !i.proposer.proposeTick() {
+			t.Error("there will be none")
+		}
+	})
+	await(t, "the tick is applied", func() bool { return i.timer.count() > ticks })
+}

@@ -145,8 +145,8 @@ func (p *proposer) proposeTick() bool {
 	return true
 }
 
-// gather has what f submits go into one entry, with a tick if that is asked for. A tick alone waits for company,
-// until goOn.
+// gather has what f submits go into one entry, with a tick if that is asked for. That alone waits for company,
+// until goOn; one that is due meanwhile does not.
 func (p *proposer) gather(tick bool, f func()) {
 	p.mu.Lock()
 	p.gathers = true
@@ -156,7 +156,7 @@ func (p *proposer) gather(tick bool, f func()) {
 		defer p.mu.Unlock()
 		p.gathers = false
 		p.queued.tick = p.queued.tick || tick && p.lead.serving() != 0
-		if p.queued.any() || len(p.queued.errands) > 0 {
+		if p.queued.any() || len(p.queued.errands) > 0 || p.queued.tick && !tick {
 			p.start()
 		}
 	}()
@@ -561,6 +561,14 @@ func (p *proposer) begin(c *clock.Clock, last fsm.Time) {
 	defer p.mu.Unlock()
 	p.stamper.Begin(c, max(p.stamper.Last(), last))
 	p.queued.cursors = cursors{}
+}
+
+// resume makes the stamps of a leader that has slept go on in its term: a step of the clock that is refused in the middle of a
+// term is not followed because the queue has slept.
+func (p *proposer) resume(s clock.Stamper) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stamper = s
 }
 
 // now returns the stamp an entry would get.

@@ -367,3 +367,29 @@ func fillAsleep(b *testing.B, store *raftlog.Store, groups int) {
 		}
 	}
 }
+
+// A replica that has slept and has applied nothing since writes a snapshot of what it has, from which it starts again.
+func TestSnapshotOfSleeper(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, sleepy)
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a", "b"), 2)
+	for _, g := range c.mustSleep(1) {
+		if err := g.Snapshot(t.Context()); err != nil || g.SnapshotIndex() < 1 || uint64(g.SnapshotIndex()) > g.AppliedIndex() {
+			t.Errorf("%s: a snapshot at %d of %d, %v", g.node.config.Node, g.SnapshotIndex(), g.AppliedIndex(), err)
+		}
+	}
+	all := c.mustSleep(1)
+	at := all[0].SnapshotIndex()
+	if err := all[0].Snapshot(t.Context()); err != nil || all[0].SnapshotIndex() < at {
+		t.Errorf("another one at %d after %d, %v", all[0].SnapshotIndex(), at, err)
+	}
+	c.restart([]int{0, 1, 2}, []fsm.GroupID{1}, sleepy, func(c *HostConfig) { c.IdleAfter = 0 }) // nothing sleeps on
+	c.mustTake(1, enqueues(3, -1, "c"), 3)
+	c.mustAgree(c.replicas(1), c.mustLead(1).AppliedIndex())
+	for _, g := range c.replicas(1) {
+		if ready(g) != 3 {
+			t.Errorf("%s has %d messages", g.node.config.Node, ready(g))
+		}
+	}
+}

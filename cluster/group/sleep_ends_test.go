@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
 
@@ -173,6 +175,8 @@ func TestSleepLosesTheTerm(t *testing.T) {
 	c.mustOpen(1)
 	c.mustTake(1, enqueues(1, -1, "a"), 1)
 	g := c.mustLead(1)
+	await(t, "it has slept once", func() bool { return g.Sleep(func(*Instance) bool { return true }) })
+	g.Wake() // and remembers that it has led
 	led := uint64(0)
 	await(t, "it has slept", func() bool {
 		return g.Sleep(func(i *Instance) bool {
@@ -182,7 +186,7 @@ func TestSleepLosesTheTerm(t *testing.T) {
 			return true
 		})
 	})
-	if r := g.asleep.Load(); r != nil && r.leads {
+	if r := g.asleep.Load(); r != nil && (r.leads || r.leader == g.node.config.Node) {
 		t.Errorf("it sleeps as leader of %d, and led in %d", r.at.Raft, led)
 	}
 	if leader := c.mustServe(1, 2); leader.Term() <= led {
@@ -227,4 +231,48 @@ func TestLetterKeepsAwake(t *testing.T) {
 	if rests() {
 		t.Error("it could sleep with a letter")
 	}
+}
+
+// A leader that has slept stamps as if it had not: in the middle of a term it does not follow a step of all clocks that is
+// larger than clocks may differ, which would let what waits expire too early.
+func TestSleeperDoesNotFollowClocks(t *testing.T) {
+	t.Parallel()
+	var step atomic.Int64
+	now := func() time.Time { return time.Now().Add(time.Duration(step.Load())) }
+	c := mustTrio(t, restless, func(c *HostConfig) {
+		began := time.Now()
+		c.Clock = clock.New(clock.Config{
+			Node: c.Node, Nodes: trioNames, Logger: c.Logger, Wall: now,
+			Monotonic: func() time.Duration { return time.Since(began) },
+			MaxSkew:   func() fsm.Millis { return 1000 },
+		})
+	})
+	agree := func() {
+		for _, h := range c.hosts {
+			for _, other := range trioNames {
+				h.config.Clock.Read(other, fsm.Time(now().UnixMilli()), h.config.Clock.Monotonic(), 0)
+			}
+		}
+	}
+	agree()
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, 600_000, "a"), 1)
+	g := c.mustLead(1)
+	term := g.Term()
+	await(t, "it has slept", func() bool { return g.Sleep(func(*Instance) bool { return true }) })
+	step.Store(int64(time.Hour))
+	agree()
+	if at := g.node.config.Clock.Now() - fsm.Time(time.Now().UnixMilli()); at < 3_000_000 {
+		t.Fatalf("the clocks have not moved: %d ms", at)
+	}
+	mustSubmit(t, g, enqueues(2, 600_000, "b"))
+	await(t, "both are there", func() bool { return ready(g) == 2 })
+	if g.Term() != term {
+		t.Fatalf("the term has changed")
+	}
+	g.View(func(m *queue.Machine) {
+		if ahead := StatsOf(m).Clock - fsm.Time(time.Now().UnixMilli()); ahead > 60_000 {
+			t.Errorf("time in the queue has moved ahead by %d ms", ahead)
+		}
+	})
 }

@@ -59,11 +59,45 @@ var ErrNoLog = errors.New("the queue has no log on disk")
 func (g *Instance) WriteSnapshot() error {
 	g.usage.writing.Add(1)
 	defer g.usage.writing.Add(-1)
+	g.snapshotting.Lock()
+	defer g.snapshotting.Unlock()
 	err := g.Raft().Snapshot().Error()
+	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
+		err = g.resumes.writeSnapshot(g)
+	}
 	if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
 		g.slog.Warn("snapshot failed", "error", err)
 	}
 	return err
+}
+
+// writeSnapshot writes a snapshot of a replica that has applied nothing since it has slept. To raft the machine that it went on
+// with is a snapshot already.
+func (r *Record) writeSnapshot(g *Instance) error {
+	if r == nil || int64(r.at.Index) <= g.order.snapshot() {
+		return raft.ErrNothingNewToSnapshot
+	}
+	s, err := g.applier.Snapshot()
+	if err != nil {
+		return err
+	}
+	defer s.Release()
+	if index, _, _ := s.(*snapshot).view.Position(); index > r.at.Index { // something has been applied meanwhile
+		return g.Raft().Snapshot().Error()
+	}
+	sink, err := g.store.Snapshots().Create(raft.SnapshotVersionMax, r.at.Index, r.at.Position.Term, r.config, r.configAt, nil)
+	if err == nil {
+		err = s.Persist(sink)
+	}
+	if err != nil {
+		return err
+	}
+	first, _ := g.store.FirstIndex() // neither has errors
+	last, _ := g.store.LastIndex()
+	if keep := g.Raft().ReloadableConfig().TrailingLogs; last > keep {
+		return g.store.DeleteRange(first, min(r.at.Index, last-keep))
+	}
+	return nil
 }
 
 // snapshotOffers is a group as the mesh asks it about snapshots that are sent.

@@ -356,6 +356,7 @@ var table = []metric{
 	died(logpb.Death_DELIVERY_LIMIT, "delivery_limit", "Messages that were returned more often than the delivery limit allows"),
 	died(logpb.Death_GROUP_EXPIRED, "group_expired", "Messages that expired with another message of their group"),
 	died(logpb.Death_MAXHOPS, "maxhops", "Messages that were forwarded too many times"),
+	died(logpb.Death_QUEUE_DELETED, "queue_deleted", "Messages that were left in queues with a last will when these ended"),
 	{"quorate_messages_removed_total", counter, []string{"queue_type", "reason"}, "Messages removed in another way than by an acknowledgement or a death, in queues that this node led: purged, or scheduled and then cancelled or replaced", func(s *Stats, add emit) {
 		eachType(s, func(kind string, d *queue.Dead) {
 			add(float64(d.Cancelled), kind, "cancelled")

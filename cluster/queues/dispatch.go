@@ -147,6 +147,11 @@ func Leaderless(q *catalog.Queue) error {
 	return fsm.Refuse(fsm.Unavailable, fmt.Sprintf("queue '%s' in vhost '%s' has no leader", q.Name, q.VHost))
 }
 
+// Ending is the error for a client that waited for the end of a queue whose last letters are under way.
+func Ending(q *catalog.Queue) error {
+	return fsm.Refuse(fsm.Unavailable, fmt.Sprintf("queue '%s' in vhost '%s' is being deleted, and its messages are dead-lettered first", q.Name, q.VHost))
+}
+
 // NoQueue is the error for a client that names a queue which is gone.
 func NoQueue(q *catalog.Queue) error { return fsm.Refuse(fsm.NotFoundKind, "no "+q.String()) }
 
@@ -225,6 +230,9 @@ func (x *Leaders) AwaitGone(ctx context.Context, q *catalog.Queue) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
+			if x.node.View().HasWill(q) {
+				return Ending(q)
+			}
 			return Leaderless(q)
 		}
 	}

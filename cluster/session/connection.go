@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/audit"
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
@@ -205,14 +207,15 @@ const (
 // a former boot of the node owned is the catalog's business.
 type owners struct {
 	*self.Node
-	ended *worker.Queue[catalog.Owner]
+	queues *queues.Queues
+	ended  *worker.Queue[catalog.Owner]
 
 	mu   sync.Mutex
 	open map[uint64]struct{} // by number
 }
 
-func newOwners(n *self.Node) *owners {
-	o := &owners{Node: n, open: map[uint64]struct{}{}}
+func newOwners(n *self.Node, q *queues.Queues) *owners {
+	o := &owners{Node: n, queues: q, open: map[uint64]struct{}{}}
 	o.ended = worker.NewQueue(n.Guard, "delete exclusive queues", 8, o.delete)
 	o.ended.Start()
 	return o
@@ -228,6 +231,11 @@ func (o *owners) add(c *Connection) {
 // end deletes the exclusive queues of a connection.
 func (o *owners) end(ctx context.Context, c *Connection) {
 	if !o.remove(c) {
+		return
+	}
+	if err := o.bequeath(ctx, c.owner()); err != nil {
+		o.Logger.Warn("what exclusive queues leave behind is not dead-lettered yet", "connection", c.number, "error", err)
+		o.ended.Add(c.owner())
 		return
 	}
 	if _, err := o.Catalog.Propose(ctx, deleteOwned(c.owner())); err != nil {
@@ -262,10 +270,38 @@ func (o *owners) queueAdded(q *catalog.Queue) {
 func (o *owners) delete(owner catalog.Owner) (again time.Duration) {
 	ctx, cancel := context.WithTimeout(o.Life(), ownersWait)
 	defer cancel()
+	if o.bequeath(ctx, owner) != nil {
+		return ownersAgain
+	}
 	if _, err := o.Catalog.Note(ctx, deleteOwned(owner)); err != nil {
 		return ownersAgain
 	}
 	return 0
+}
+
+// bequeath deletes those queues of a connection that has ended whose last will is to be carried out, and returns when
+// they are gone. They are on this node.
+func (o *owners) bequeath(ctx context.Context, owner catalog.Owner) error {
+	ctx, cancel := context.WithTimeout(ctx, ownersWait)
+	defer cancel()
+	var left []*catalog.Queue
+	for _, q := range o.View().Owned(owner) {
+		if !o.View().HasWill(q) {
+			continue
+		}
+		if g := o.Groups.Group(q.Group); g != nil {
+			left = append(left, q)
+			if err := g.Submit(group.BatchOf(&logpb.Command{Kind: logpb.Command_DELETE, Delete: &logpb.Delete{}})); err != nil {
+				return err
+			}
+		}
+	}
+	for _, q := range left {
+		if err := o.queues.Leaders.AwaitGone(ctx, q); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func deleteOwned(owner catalog.Owner) *logpb.CatalogCommand {

@@ -311,7 +311,7 @@ func (s *Session) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpt
 		Kind: logpb.Command_DELETE, Delete: &logpb.Delete{IfUnused: ifUnused, IfEmpty: ifEmpty},
 	})
 	switch {
-	case err != nil && (ifUnused || ifEmpty):
+	case err != nil && (ifUnused || ifEmpty || s.conn.in.node.View().HasWill(q)):
 		return 0, err
 	case err != nil:
 		// Without a leader the record is removed all the same; the replicas follow.
@@ -320,11 +320,26 @@ func (s *Session) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpt
 	default:
 		removed = k.Result.Count
 	}
-	if err = s.conn.in.node.RemoveRecord(ctx, q); err == nil {
+	if err == nil && (k.Result.Until != 0 || k.Result.Code == fsm.Gone && s.conn.in.node.View().HasWill(q)) {
+		s.awaitWill(ctx, q) // its leader removes the record
+	} else {
+		err = s.conn.in.node.RemoveRecord(ctx, q)
+	}
+	if err == nil {
 		s.conn.in.Traffic.Count(traffic.QueueDeleted)
 	}
 	s.audit(self.Removal(q, 0), nil, err)
 	return removed, err
+}
+
+// awaitWill waits until what was left of a deleted queue is dead-lettered, so that its name is free. If that takes
+// longer, the queue is deleted all the same.
+func (s *Session) awaitWill(ctx context.Context, q *catalog.Queue) {
+	ctx, cancel := context.WithTimeout(ctx, queues.LeaderWait)
+	defer cancel()
+	if s.conn.in.queues.Leaders.AwaitGone(ctx, q) == nil {
+		s.conn.in.node.Converge(ctx)
+	}
 }
 
 // PurgeQueue removes the ready messages of a queue.

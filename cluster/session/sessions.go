@@ -98,7 +98,7 @@ func New(c Config) *Sessions {
 	n := c.Node
 	x := &Sessions{
 		Authenticator: &Authenticator{node: n, gate: login.New(c.Logins), loopback: c.LoopbackUsers, audit: c.Audit},
-		Traffic:       traffic.NewTable(), config: c, node: n, queues: c.Queues, owners: newOwners(n),
+		Traffic:       traffic.NewTable(), config: c, node: n, queues: c.Queues, owners: newOwners(n, c.Queues),
 		browsing: newBrowsing(n, c.Queues.Inspector),
 		limits:   limits{Node: n, connections: c.MaxConnections, tallies: tallies{by: map[counted]*tally{}}},
 		answers:  answers{node: n, queues: c.Queues},

@@ -50,6 +50,8 @@ var importRules = []importRule{
 	{tree: "amqp/message", project: []string{"amqp/v091/wire", "amqp/v10/wire", "fsm", "fsm/selector", "proto/logpb"}},
 	{tree: "amqp/v091/...", project: []string{"amqp", "amqp/message", "amqp/v091/...", "fsm", "fsm/invariants", "proto/logpb"}},
 	{tree: "amqp/v10/...", project: []string{"amqp", "amqp/message", "amqp/v10/...", "fsm", "fsm/invariants", "fsm/selector", "proto/logpb"}},
+	// What the programs of users import: it knows the protocol and its client library alone.
+	{tree: "amqp/client", project: none, others: []string{"github.com/rabbitmq/amqp091-go"}},
 	{tree: "amqp/amqptest", project: []string{"amqp", "amqp/v091/wire", "fsm", "proto/logpb"}},
 	{tree: "amqp", project: []string{"fsm", "fsm/invariants"}},
 
@@ -92,12 +94,14 @@ var importRules = []importRule{
 	{tree: "jepsen/typed", project: []string{"jepsen/...", "cmd/tidy/page"}},
 	// A program that says its version as the others do.
 	{tree: "jepsen/bench", project: []string{"jepsen/...", "cluster/mgmt/api", "cmd/tidy/page"}, others: []string{"github.com/rabbitmq/amqp091-go", "github.com/nats-io/nats.go/...", "golang.org/x/sync/..."}},
+	// What it takes through its steps is among others a package of the project for users.
+	{tree: "jepsen/clients", project: []string{"jepsen/...", "amqp/client"}},
 	{tree: "jepsen/...", project: []string{"jepsen/..."}},
 	// The builder of images is a module of its own.
 	{tree: "deploy/...", project: none},
 	{tree: "docs/site", project: none},
 	{tree: "docs/examples/amqp10/...", project: []string{"docs/examples/amqp10/management"}, others: []string{"github.com/Azure/go-amqp"}},
-	{tree: "docs/examples/...", project: none, others: []string{"github.com/rabbitmq/amqp091-go"}},
+	{tree: "docs/examples/...", project: []string{"amqp/client"}, others: []string{"github.com/rabbitmq/amqp091-go"}},
 }
 
 // raftUsers are the only folders that may import the raft library.

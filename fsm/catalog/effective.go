@@ -106,6 +106,7 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 	}
 	c.DeadLetterExchange, c.DeadLetter = text(e.value("dead-letter-exchange"))
 	c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = text(e.value("dead-letter-routing-key"))
+	c.DeadLetterOnDelete = e.value("dead-letter-on-delete").GetInt() != 0
 	c.DeadLetterStrategy = logpb.QueueConfig_DeadLetterStrategy(e.choice("dead-letter-strategy", strategies) + 1)
 	e.setRetries(c)
 	e.setLocks(c)
@@ -306,6 +307,13 @@ type Needs struct {
 type HeaderTimes struct {
 	Due, Expiry string
 	Delay       fsm.Millis // of a message that does not say when it is due
+}
+
+// HasWill reports whether what is left of a queue when it ends is dead-lettered, as its arguments and
+// the policies in force have it.
+func (vs *vhosts) HasWill(q *Queue) bool {
+	e := effective{q.Arguments, vs.match(q).definition()}
+	return e.value("dead-letter-on-delete").GetInt() != 0 && e.value("dead-letter-exchange") != nil
 }
 
 // Needs returns what a queue must be told about messages, as its arguments and

@@ -437,6 +437,7 @@ func (g *generator) config() *logpb.QueueConfig {
 		c.DeadLetterMaxPlusOne = uint64(of(g, "max pending", 0, 2, 1, 4))
 		c.AutoDeleteOnIdle = uint64(of(g, "idle", 0, 5000, 60_000, 1))
 	}
+	c.DeadLetterOnDelete = g.oneIn("last will", 3)
 	c.Revision = g.q.config.Revision
 	if g.oneIn("another revision", 8) {
 		c.Revision = max(c.Revision+uint64(g.n("revision", 4)), 1) - 1

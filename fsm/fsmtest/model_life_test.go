@@ -170,6 +170,10 @@ func (q *model) idleEnd() fsm.Time {
 
 // endLease drops all but the dead letters, which get some time to leave.
 func (q *model) endLease() {
+	if q.hasWill() && q.left() > 0 {
+		q.beginWill()
+		return
+	}
 	if q.total(outbox, waiting).Messages == 0 {
 		q.end()
 		return
@@ -211,7 +215,7 @@ func (q *model) cancelAll() {
 
 // applyEnded is what a queue does that has ended: its dead letters go on.
 func (q *model) applyEnded(c *logpb.Command) fsm.Result {
-	r := fsm.Result{Code: fsm.Gone}
+	r, before := fsm.Result{Code: fsm.Gone}, q.left()
 	if q.phase == gone {
 		return r
 	}
@@ -222,7 +226,13 @@ func (q *model) applyEnded(c *logpb.Command) fsm.Result {
 		r = q.confirmTransfers(c.SettleDead)
 	}
 	q.goOn(c.Kind)
-	if q.total(outbox, waiting).Messages == 0 || c.Kind == logpb.Command_TICK && q.clock >= q.goneAt {
+	if q.hasWill() {
+		q.carryOut(c.Kind)
+		if q.left() < before {
+			q.goneAt = q.clock.Add(drainTime)
+		}
+	}
+	if q.total(outbox, waiting).Messages+q.unwilled() == 0 || c.Kind == logpb.Command_TICK && q.clock >= q.goneAt {
 		q.end()
 	}
 	return r
@@ -232,6 +242,9 @@ func (q *model) applyEnded(c *logpb.Command) fsm.Result {
 func (q *model) end() {
 	q.cancelAll()
 	q.counters.DeadDropped += q.total(outbox, waiting).Messages
+	if q.phase == draining {
+		q.counters.DeadDropped += q.unwilled()
+	}
 	if q.version >= 3 {
 		q.counters.DeadDropped -= q.underWay().Messages
 	}
@@ -298,8 +311,12 @@ func (q *model) delete(d *logpb.Delete) fsm.Result {
 		d.GetIfEmpty() && q.version < 3 && (waiting > 0 || q.nextScheduled() != nil && q.nextScheduled().dueAt <= q.clock):
 		return fsm.Result{Code: fsm.NotEmpty}
 	}
-	q.end()
-	return fsm.Result{Count: waiting}
+	if !q.hasWill() {
+		q.end()
+		return fsm.Result{Count: waiting}
+	}
+	q.endLease()
+	return fsm.Result{Count: waiting, Until: q.goneAt}
 }
 
 // nextDeadline is when time alone changes something next; 0: never.
@@ -314,7 +331,7 @@ func (q *model) nextDeadline() fsm.Time {
 	case gone:
 		return 0
 	case draining:
-		if slices.ContainsFunc(q.targets, func(t *target) bool { return t.gone }) {
+		if slices.ContainsFunc(q.targets, func(t *target) bool { return t.gone }) || q.carriesOn() {
 			return max(q.clock, 1)
 		}
 		return q.goneAt

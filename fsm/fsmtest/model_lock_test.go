@@ -289,7 +289,7 @@ func (q *model) locks(c *consumer) queue.ConsumerLocks {
 // lockedOnes is how many deliveries have a lock.
 func (q *model) lockedOnes() (n int) {
 	for _, x := range q.messages {
-		if x.lockLength != 0 && q.phase == live {
+		if x.lockLength != 0 && q.isWhole() {
 			n++
 		}
 	}

@@ -233,7 +233,7 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 		fate = queue.AtLeastOnce
 	}
 	q.counters.Deaths[reason-1][fate]++
-	q.noteEnd(x, queue.EndReason(reason), fate, fate > queue.SentOnce)
+	q.noteEnd(x, queue.EndReason(logpb.EndState_Reason_value[reason.String()]), fate, fate > queue.SentOnce)
 	if fate == queue.Dropped {
 		q.remove(x)
 		return

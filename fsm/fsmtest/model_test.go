@@ -290,6 +290,9 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 	if m.Term != q.term && q.term != 0 {
 		q.extend(min(fsm.Millis(q.clock-before), millis(q.config.LockCredit)))
 	}
+	if m.Term != q.term && q.phase == draining && q.hasWill() {
+		q.goneAt = q.clock.Add(drainTime)
+	}
 	if m.Term != q.term {
 		q.term, q.lastUsed, q.active = m.Term, q.clock, q.clock
 	}

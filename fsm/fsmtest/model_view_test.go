@@ -207,7 +207,7 @@ func (f transfer) shown() queue.Transfer {
 
 // groupList lists all groups, by id. A queue that has ended has none.
 func (q *model) groupList() (list []queue.Group) {
-	if q.phase != live {
+	if !q.isWhole() {
 		return nil
 	}
 	var ids []string

@@ -123,7 +123,7 @@ func (k *checker) books() {
 		next, _ := m.NextDue()
 		k.that(!m.mayGo(h) || next <= m.clock.atOnce(), "a message waits although somebody has credit")
 	}
-	k.that(m.lease.phase() == Active || m.consumers.len() == 0 && m.sessions.len() == 0 && m.messages.readyCount() == 0, "an ended queue serves")
+	k.that(m.lease.phase() == Active || m.consumers.len() == 0 && m.sessions.len() == 0 && (m.hasWill() || m.messages.readyCount() == 0), "an ended queue serves")
 	m.lease.check(k)
 	m.pause.check(k)
 	m.clock.check(k)
@@ -144,7 +144,7 @@ func (k *checker) time() {
 			k.deadline(m.clock.atOnce())
 		}
 	case Draining:
-		if k.next = m.lease.drainedAt(); m.outbox.hasWork() {
+		if k.next = m.lease.drainedAt(); m.outbox.hasWork() || m.hasWill() && (m.unfinished() || m.outbox.takesWill()) {
 			k.next = m.clock.atOnce()
 		}
 	default:

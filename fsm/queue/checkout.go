@@ -346,9 +346,16 @@ func (m *Machine) holders() iter.Seq2[fsm.ConsumerID, *held] {
 // order.
 //
 // Requires: consumers and restoreHead have been restored, and messages of one
-// holder come by ascending delivery. A queue that has ended has no timers.
+// holder come by ascending delivery. A queue that is not whole has no timers.
 func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
-	into, c := m.restoredHolder(uint64(st.Consumer))
+	var into *held
+	var c *consumer
+	if n := m.consumers.len(); uint64(st.Consumer) < uint64(n) {
+		c = m.consumers.at(int(st.Consumer))
+		into = &c.held
+	} else {
+		into, c = m.returnings.restoring(uint64(st.Consumer) - uint64(n))
+	}
 	if into == nil {
 		return fmt.Errorf("%w: message %d has no holder", ErrSnapshot, st.Seq)
 	}
@@ -359,29 +366,20 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 	}
 	held := grip{deadline: fsm.Time(st.Deadline), limit: fsm.Millis(st.Limit), since: fsm.Time(st.Since), handle: h}
 	var err error
-	if m.lease.phase() == Active {
+	if m.lease.isWhole() {
 		err = m.deadlines.restore(st, &held, holding{c, st.Delivery})
 	}
 	into.push(checkout{id: st.Delivery, grip: held})
 	if c != nil {
 		m.consumers.holds(c, 1)
 	}
-	if m.lease.phase() != Active || err != nil {
+	if !m.lease.isWhole() || err != nil {
 		return err
 	}
 	if g := m.groupOf(h); g != nil {
 		m.setGroup(h, m.groups.restoreOut(g, c, st.Delivery))
 	}
 	return nil
-}
-
-func (m *Machine) restoredHolder(no uint64) (into *held, c *consumer) {
-	n := uint64(m.consumers.len())
-	if no < n {
-		c = m.consumers.at(int(no))
-		return &c.held, c
-	}
-	return m.returnings.restoring(no - n)
 }
 
 func (m *Machine) checkDeliveries(k *checker) {
@@ -406,7 +404,7 @@ func (m *Machine) checkDeliveries(k *checker) {
 // checkOldest checks that the lock of the oldest delivery of c runs.
 func (m *Machine) checkOldest(k *checker, c *consumer) {
 	for held := range c.held.from(0) {
-		k.that(held.lock == 0 || m.lease.phase() != Active || m.deadlines.runs(held.lock), "consumer %v: the lock of delivery %d does not run", c.id, held.id)
+		k.that(held.lock == 0 || !m.lease.isWhole() || m.deadlines.runs(held.lock), "consumer %v: the lock of delivery %d does not run", c.id, held.id)
 		break
 	}
 	for _, id := range c.lockLost {
@@ -433,7 +431,7 @@ func (m *Machine) checkHeld(k *checker, of fsm.ConsumerID, next uint64, all *hel
 		}
 		last = held.id
 		n++
-		if m.lease.phase() == Active {
+		if m.lease.isWhole() {
 			m.deadlines.checkOne(k, &held.grip, m.messages.Get(held.handle).seq, held.id)
 		}
 	}

@@ -32,6 +32,14 @@ const (
 // are those of deaths.
 type EndReason = logpb.EndState_Reason
 
+// endReason is the reason of a death in the record of ends.
+func endReason(r logpb.Death_Reason) EndReason {
+	if r == logpb.Death_QUEUE_DELETED {
+		return logpb.EndState_QUEUE_DELETED
+	}
+	return EndReason(r)
+}
+
 // ends is the record of the last messages that ended otherwise than by an ack:
 // which, when, why, and what became of them. It answers questions about messages
 // that are gone. No rule depends on it.

@@ -189,16 +189,6 @@ func (m *Machine) counted() Count {
 	return m.kept().plus(m.messages.count(Ready)).plus(m.messages.count(Returned)).plus(m.messages.count(Grouped)).plus(m.messages.count(Delayed)).plus(m.messages.count(Parked))
 }
 
-// left is how many messages are in the queue, letters among them. Before version 3
-// purged ones that are not released yet count, too.
-func (m *Machine) left() uint64 {
-	n := uint64(m.messages.Live())
-	if m.since(3) {
-		n -= m.messages.count(Purged).Messages
-	}
-	return n
-}
-
 // full reports whether there is no space for one more message, which replaces
 // scheduled message old if that is not 0. A queue that drops is full if the
 // message would fit were it not for what cannot be dropped. A message that does

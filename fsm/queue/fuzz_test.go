@@ -176,6 +176,7 @@ func (s *stream) uncommon(cmd *logpb.Command, kind byte) {
 			RetryMultiplier: uint32(s.wild()), RetryJitter: uint32(s.wild()), RetrySteps: []uint64{s.wild(), s.wild()}[:s.below(3)],
 			Lock: s.below(8) / 7 * s.wild(), MaxLock: s.below(3) * s.wild(), CountLockExpiry: s.below(2) == 1,
 		}}
+		cmd.Configure.Config.DeadLetterOnDelete = cmd.Configure.Config.ExpiresKeepPending
 		if c := cmd.Configure.Config; c.DeliveryLimit > 4 { // every other limit is one that somebody has set
 			c.DeliveryLimit, c.DeliveryLimitSet = c.DeliveryLimit-6, true
 		}

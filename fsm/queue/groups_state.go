@@ -240,7 +240,7 @@ func (gs *groups) ordered(g *group, seq uint64) inGroup { return gs.order.Value(
 func (gs *groups) aged(seq uint64) uint32               { return gs.ages.Value(key{Seq: seq}) }
 
 func (gs *groups) check(k *checker) {
-	if k.m.lease.phase() != Active {
+	if !k.m.lease.isWhole() {
 		k.that(!gs.any() && gs.takers.all.Len() == 0, "an ended queue has groups")
 		return
 	}

@@ -45,8 +45,8 @@ func (e QueueEnd) String() string {
 //	0 ≤ used ≤ clock, 0 ≤ active ≤ clock; both are at least the clock at the
 //	beginning of the term
 //	goneAt ≠ 0 ⇔ the queue is draining
-//	a queue that is not Active has no consumers and no sessions, and nothing ready;
-//	one that is Draining has messages, and one that is Gone has none
+//	a queue that is not Active has no consumers and no sessions, and nothing ready unless
+//	it has a last will; one that is Draining has messages, and one that is Gone has none
 type lease struct {
 	*shared
 	timers    *timers
@@ -71,6 +71,9 @@ func (l *lease) begin(newTerm bool) {
 	if newTerm || l.used == 0 {
 		l.use()
 	}
+	if newTerm && l.life == Draining && l.hasWill() {
+		l.drain()
+	}
 }
 
 // use records a use of the queue. Consumers need no call: while there is one, leaseEnd and idleEnd
@@ -87,8 +90,9 @@ func (l *lease) endsFor(r QueueEnd) { l.reason = r }
 
 func (l *lease) endReason() QueueEnd { return l.reason }
 
-// drain ends the queue except for its outbox. Requires: phase Active, no
-// consumers, no sessions, nothing ready, and letters in the outbox.
+// drain ends the queue except for its outbox, and for what its last will is about; or it
+// gives it its time once more. Requires: no consumers, no sessions, and messages left, all of
+// them letters or none of them ready unless there is a last will.
 func (l *lease) drain() { l.life, l.goneAt = Draining, l.clock.deadline(drainTimeout) }
 
 func (l *lease) end() { l.life, l.goneAt = Gone, 0 }
@@ -181,19 +185,26 @@ func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 	}
 }
 
-// end ends the queue by itself. Its messages are dropped, not dead-lettered;
-// letters that are already in the outbox have some time to be forwarded.
+// end ends the queue by itself. Its messages are dropped, not dead-lettered, unless it has
+// a last will; letters that are already in the outbox have some time to be forwarded.
 //
-// Which end comes when: Delete, at once and with the letters (dropAll); lease
+// Which end comes when: Delete, at once and with the letters (dropAll) unless there is a
+// last will; lease
 // and idleness, by a Tick only; auto-delete, by any command that ends the last
 // consumer. The last two end here. Nothing leads back to Active.
 func (m *Machine) end(why QueueEnd, eff *fsm.Effects) {
 	m.lease.endsFor(why)
-	if m.outbox.letters() == 0 {
+	if m.outbox.letters() == 0 && (!m.hasWill() || m.outbox.left() == 0) {
 		m.dropAll(eff)
 		return
 	}
-	m.ends.several(m.left()-m.outbox.letters(), logpb.EndState_QUEUE_DELETED, m.outbox.nextLetter())
+	if m.hasWill() {
+		m.endSessions(eff)
+		m.lease.drain()
+		eff.Outbox = true
+		return
+	}
+	m.ends.several(m.outbox.left()-m.outbox.letters(), logpb.EndState_QUEUE_DELETED, m.outbox.nextLetter())
 	m.endSessions(eff)
 	m.dropReady()
 	m.groups.clear()
@@ -204,15 +215,18 @@ func (m *Machine) end(why QueueEnd, eff *fsm.Effects) {
 }
 
 // endSessions ends all sessions and consumers. What they hold is dropped with
-// the queue.
+// the queue, unless that has a last will.
 //
 // Ensures: no consumers and no sessions. Their messages stay CheckedOut, in
-// returning, and are released with the rest of the queue; nothing brings them
-// back.
+// returning, and are released with the rest of the queue; nothing but a last will
+// brings them back.
 func (m *Machine) endSessions(eff *fsm.Effects) {
 	m.consumers.cancelAll(eff)
 	for c := range m.consumers.from(0) {
 		m.detach(c, false)
+		if m.hasWill() {
+			m.consumers.unregister(c) // its groups are served once more
+		}
 	}
 	for c := range m.detached.list() {
 		m.detach(c, false)
@@ -220,7 +234,9 @@ func (m *Machine) endSessions(eff *fsm.Effects) {
 	m.detached.clear()
 	m.consumers.clear()
 	m.sessions.endAll()
-	m.deadlines.clear()
+	if !m.hasWill() {
+		m.deadlines.clear()
+	}
 }
 
 // dropAll drops everything at once.
@@ -234,6 +250,9 @@ func (m *Machine) dropAll(eff *fsm.Effects) {
 	if m.since(3) {
 		m.counters.DeadDropped -= m.outbox.underWay().Messages
 	}
+	if m.hasWill() {
+		m.counters.DeadDropped += m.outbox.unwilled()
+	}
 	eff.Rest = m.entries.abandon()
 	m.clear()
 	m.lease.end()
@@ -246,7 +265,7 @@ func (m *Machine) applyEnded(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 		return fsm.Result{Code: fsm.Gone}
 	}
 	m.scratch.ended = true
-	r := fsm.Result{Code: fsm.Gone}
+	r, left := fsm.Result{Code: fsm.Gone}, m.outbox.left()
 	switch cmd.Kind {
 	case logpb.Command_ROUTE_DEAD:
 		r = m.outbox.routeDead(cmd.RouteDead, eff)
@@ -254,29 +273,38 @@ func (m *Machine) applyEnded(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 		r = m.outbox.confirmTransfers(cmd.SettleDead, eff)
 	}
 	m.outbox.goOn(cmd.Kind, eff)
-	if m.outbox.letters() == 0 || cmd.Kind == logpb.Command_TICK && m.lease.drained() {
+	if m.hasWill() {
+		m.carryOut(cmd.Kind, eff)
+		if m.outbox.left() < left {
+			m.lease.drain()
+		}
+	}
+	if m.outbox.letters()+m.outbox.unwilled() == 0 || cmd.Kind == logpb.Command_TICK && m.lease.drained() {
 		m.dropAll(eff)
 	}
 	return r
 }
 
-// delete ends the queue on request, with its outbox. It is empty if nothing would be lost. Before
-// version 3 only what is ready or due counts.
+// delete ends the queue on request, with its outbox unless it has a last will: then Until is not 0 as
+// long as something is left. It is empty if nothing would be lost. Before version 3 only what is ready or
+// due counts.
 func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
 	n := m.messages.readyCount()
 	empty := n == 0 && !m.timers.overdue(m.clock.now())
 	if m.since(3) {
-		empty = m.left() == 0
+		empty = m.outbox.left() == 0
 	}
 	switch {
 	case cmd.GetIfUnused() && m.consumers.active() > 0:
 		return fsm.Result{Code: fsm.InUse}
 	case cmd.GetIfEmpty() && !empty:
 		return fsm.Result{Code: fsm.NotEmpty}
+	case m.hasWill():
+		m.end(NotEnded, eff)
 	default:
 		m.dropAll(eff)
-		return fsm.Result{Count: n}
 	}
+	return fsm.Result{Count: n, Until: m.lease.drainedAt()}
 }
 
 // endUnused ends the queue if its lease is over. inUse is from before the tick.

@@ -203,18 +203,20 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	if ok && cmd.Kind == logpb.Command_TICK {
 		m.endUnused(inUse, eff)
 	}
-	m.consumers.elect()
-	m.forward(eff)
-	m.assign(eff)
-	if ok && cmd.Kind == logpb.Command_CREDIT {
-		m.answerCredit(s, cmd.Credit, &r)
+	if m.lease.phase() == Active {
+		m.consumers.elect()
+		m.forward(eff)
+		m.assign(eff)
+		if ok && cmd.Kind == logpb.Command_CREDIT {
+			m.answerCredit(s, cmd.Credit, &r)
+		}
+		for range m.consumers.thatChoose() {
+			eff.Choosers = true
+			break
+		}
+		m.trim(eff)
+		m.sweep(cmd.Kind, eff)
 	}
-	for range m.consumers.thatChoose() {
-		eff.Choosers = true
-		break
-	}
-	m.trim(eff)
-	m.sweep(cmd.Kind, eff)
 	m.groups.settle()
 	m.afterUse(inUse, serving, eff)
 	eff.Tellings = append(eff.Tellings, m.scratch.news.list...)
@@ -262,7 +264,7 @@ func (m *Machine) NextDeadline() fsm.Time {
 func (m *Machine) NextDue() (fsm.Time, Due) {
 	switch m.lease.phase() {
 	case Draining:
-		if m.outbox.hasWork() {
+		if m.outbox.hasWork() || m.hasWill() && (m.unfinished() || m.outbox.takesWill()) {
 			return m.clock.atOnce(), WorkDue
 		}
 		return m.lease.drainedAt(), LeaseDue
@@ -660,7 +662,10 @@ func (s *scratch) end() {
 
 // Deaths counts messages by the reason of their death, from EXPIRED on, and by
 // disposition.
-type Deaths [logpb.Death_MAXHOPS][AtLeastOnce + 1]uint64
+type Deaths [logpb.Death_QUEUE_DELETED][AtLeastOnce + 1]uint64
+
+// deathsAlways is how many reasons a snapshot always counts; later ones only if anything died of them.
+const deathsAlways = int(logpb.Death_MAXHOPS)
 
 // Counters only grow. They are part of the replicated state. They are equal on
 // all replicas, and a repeated command counts only in Duplicates.
@@ -723,8 +728,10 @@ func (c *Counters) fields(st *logpb.QueueCounters) [][2]*uint64 {
 // proto returns the counters in the form of the snapshot.
 func (c *Counters) proto() *logpb.QueueCounters {
 	st := &logpb.QueueCounters{Deaths: make([]uint64, 0, len(c.Deaths)*len(c.Deaths[0]))}
-	for _, d := range c.Deaths {
-		st.Deaths = append(st.Deaths, d[:]...)
+	for i, d := range c.Deaths {
+		if i < deathsAlways || d != [AtLeastOnce + 1]uint64{} {
+			st.Deaths = append(st.Deaths, d[:]...)
+		}
 	}
 	for _, f := range c.fields(st) {
 		*f[1] = *f[0]
@@ -734,10 +741,10 @@ func (c *Counters) proto() *logpb.QueueCounters {
 
 // restore is the inverse of proto.
 func (c *Counters) restore(st *logpb.QueueCounters) error {
-	if len(st.Deaths) != len(c.Deaths)*len(c.Deaths[0]) {
+	if n := len(st.Deaths) / len(c.Deaths[0]); n < deathsAlways || n > len(c.Deaths) || len(st.Deaths)%len(c.Deaths[0]) != 0 {
 		return fmt.Errorf("%w: deaths are not counted", ErrSnapshot)
 	}
-	for i := range c.Deaths {
+	for i := range len(st.Deaths) / len(c.Deaths[0]) {
 		copy(c.Deaths[i][:], st.Deaths[i*len(c.Deaths[i]):])
 	}
 	for _, f := range c.fields(st) {

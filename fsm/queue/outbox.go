@@ -104,6 +104,16 @@ func (o *outbox) clear() {
 
 func (o *outbox) nextLetter() uint64 { return o.next }
 
+// left is how many messages are in the queue, letters among them. Before version 3
+// purged ones that are not released yet count, too.
+func (o *outbox) left() uint64 {
+	n := uint64(o.messages.Live())
+	if o.since(3) {
+		n -= o.messages.count(Purged).Messages
+	}
+	return n
+}
+
 func (o *outbox) letters() uint64 {
 	return o.messages.count(Outbox).Messages + o.messages.count(Waiting).Messages
 }
@@ -314,7 +324,7 @@ func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	}
 	what := o.disposition(reason)
 	o.counters.Deaths[reason-1][what]++
-	o.ends.message(h, EndReason(reason), what, o.next, what > SentOnce)
+	o.ends.message(h, endReason(reason), what, o.next, what > SentOnce)
 	if what == Dropped {
 		o.messages.free(h, eff)
 		return

@@ -41,6 +41,10 @@ func TestMain(m *testing.M) {
 		goClient(strings.Split(os.Args[1], ","), os.Args[2])
 		return
 	}
+	if os.Getenv(runGoPackage) != "" {
+		goPackage(strings.Split(os.Args[1], ","), os.Args[2])
+		return
+	}
 	if address := os.Getenv(standInFor); address != "" {
 		standIn(address, os.Args[1:])
 		return
@@ -69,7 +73,7 @@ func TestLibraries(t *testing.T) {
 	var ready sync.WaitGroup // for the kill
 	killed := make(chan struct{})
 	for i, l := range libraries {
-		p := &program{ctx: ctx, cluster: c, ready: sync.OnceFunc(ready.Done), killed: killed, ended: make(chan struct{})}
+		p := &program{ctx: ctx, cluster: c, steps: librarySteps, ready: sync.OnceFunc(ready.Done), killed: killed, ended: make(chan struct{})}
 		programs[i] = p
 		ready.Add(1)
 		folder := t.TempDir()

@@ -20,8 +20,8 @@ import (
 	"github.com/quorate/quorate/jepsen/internal/await"
 )
 
-// steps are what every program says it has done, in order.
-var steps = []string{"declare", "confirms", "prefetch", "requeue", "expiry", "cancel", "silence", "reconnect"}
+// librarySteps are what the program of every library says it has done, in order.
+var librarySteps = []string{"declare", "confirms", "prefetch", "requeue", "expiry", "cancel", "silence", "reconnect"}
 
 // program is a run of a library's program. It prints "ok STEP" after each
 // step, and a word for what is to be done to it or to the cluster; then it
@@ -29,8 +29,11 @@ var steps = []string{"declare", "confirms", "prefetch", "requeue", "expiry", "ca
 type program struct {
 	ctx     context.Context
 	cluster *cluster.Cluster
-	ready   func()          // for the kill of the node
-	killed  <-chan struct{} // it is done
+	steps   []string
+	ready   func()                   // for the kill of the node
+	killed  <-chan struct{}          // it is done
+	lead    func(queue string) error // makes the node that is killed the leader of a queue; nil: never
+	stall   func() error             // stops the relay; nil: there is none
 
 	ended chan struct{}
 	err   error
@@ -76,7 +79,7 @@ func (p *program) run(cmd *exec.Cmd, prefix string) error {
 			_ = cmd.Process.Kill() // Wait says what became of it
 		}
 	}
-	if err = errors.Join(err, cmd.Wait()); err == nil && slices.Equal(taken, steps) {
+	if err = errors.Join(err, cmd.Wait()); err == nil && slices.Equal(taken, p.steps) {
 		return nil
 	}
 	return fmt.Errorf("after %v: %w\n%s", taken, err, complaints.String())
@@ -84,7 +87,16 @@ func (p *program) run(cmd *exec.Cmd, prefix string) error {
 
 // answer does what the program asks for and says so.
 func (p *program) answer(what, prefix string, cmd *exec.Cmd, in io.Writer) error {
+	what, of, _ := strings.Cut(what, " ")
 	switch what {
+	case "lead":
+		if err := p.lead(of); err != nil {
+			return err
+		}
+	case "stall":
+		if err := p.stall(); err != nil {
+			return err
+		}
 	case "freeze":
 		if err := p.freeze(cmd, prefix+".q"); err != nil {
 			return err

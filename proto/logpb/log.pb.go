@@ -301,6 +301,7 @@ const (
 	Death_UNROUTABLE     Death_Reason = 5 // it left a delayed exchange and there was no way
 	Death_GROUP_EXPIRED  Death_Reason = 6 // another message of its group has expired
 	Death_MAXHOPS        Death_Reason = 7 // it was forwarded too often
+	Death_QUEUE_DELETED  Death_Reason = 8 // its queue has ended
 )
 
 // Enum value maps for Death_Reason.
@@ -314,6 +315,7 @@ var (
 		5: "UNROUTABLE",
 		6: "GROUP_EXPIRED",
 		7: "MAXHOPS",
+		8: "QUEUE_DELETED",
 	}
 	Death_Reason_value = map[string]int32{
 		"NONE":           0,
@@ -324,6 +326,7 @@ var (
 		"UNROUTABLE":     5,
 		"GROUP_EXPIRED":  6,
 		"MAXHOPS":        7,
+		"QUEUE_DELETED":  8,
 	}
 )
 
@@ -2807,9 +2810,11 @@ type QueueConfig struct {
 	// consumer, and a message without a priority has 0.
 	Classic bool `protobuf:"varint,49,opt,name=classic" json:"classic,omitempty"`
 	// Consumers are handed nothing.
-	Paused        bool `protobuf:"varint,53,opt,name=paused" json:"paused,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Paused bool `protobuf:"varint,53,opt,name=paused" json:"paused,omitempty"`
+	// What is left when the queue ends is dead-lettered.
+	DeadLetterOnDelete bool `protobuf:"varint,80,opt,name=dead_letter_on_delete,json=deadLetterOnDelete" json:"dead_letter_on_delete,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *QueueConfig) Reset() {
@@ -3195,6 +3200,13 @@ func (x *QueueConfig) GetClassic() bool {
 func (x *QueueConfig) GetPaused() bool {
 	if x != nil {
 		return x.Paused
+	}
+	return false
+}
+
+func (x *QueueConfig) GetDeadLetterOnDelete() bool {
+	if x != nil {
+		return x.DeadLetterOnDelete
 	}
 	return false
 }
@@ -4431,7 +4443,7 @@ const file_log_proto_rawDesc = "" +
 	"\tSET_STATE\x10\x02\x12\r\n" +
 	"\tGET_STATE\x10\x03\"$\n" +
 	"\x05Touch\x12\x1b\n" +
-	"\tidle_only\x18\x01 \x01(\bR\bidleOnly\"\xc4\x03\n" +
+	"\tidle_only\x18\x01 \x01(\bR\bidleOnly\"\xd8\x03\n" +
 	"\x05Death\x124\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Death.ReasonR\x06reason\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x14\n" +
@@ -4443,7 +4455,7 @@ const file_log_proto_rawDesc = "" +
 	"\x05first\x18\b \x01(\bR\x05first\x12#\n" +
 	"\rlast_exchange\x18\t \x01(\tR\flastExchange\x12\x1b\n" +
 	"\tlast_time\x18\n" +
-	" \x01(\x12R\blastTime\"}\n" +
+	" \x01(\x12R\blastTime\"\x90\x01\n" +
 	"\x06Reason\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aEXPIRED\x10\x01\x12\f\n" +
@@ -4454,7 +4466,8 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"UNROUTABLE\x10\x05\x12\x11\n" +
 	"\rGROUP_EXPIRED\x10\x06\x12\v\n" +
-	"\aMAXHOPS\x10\a\"\x8d\x04\n" +
+	"\aMAXHOPS\x10\a\x12\x11\n" +
+	"\rQUEUE_DELETED\x10\b\"\x8d\x04\n" +
 	"\aConsume\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x10\n" +
 	"\x03tag\x18\x02 \x01(\tR\x03tag\x12\x1a\n" +
@@ -4520,7 +4533,7 @@ const file_log_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\x8d\x14\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xc0\x14\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -4578,7 +4591,8 @@ const file_log_proto_rawDesc = "" +
 	"\rdelayed_store\x18# \x01(\bR\fdelayedStore\x12\x1a\n" +
 	"\brevision\x18( \x01(\x04R\brevision\x12\x18\n" +
 	"\aclassic\x181 \x01(\bR\aclassic\x12\x16\n" +
-	"\x06paused\x185 \x01(\bR\x06paused\"L\n" +
+	"\x06paused\x185 \x01(\bR\x06paused\x121\n" +
+	"\x15dead_letter_on_delete\x18P \x01(\bR\x12deadLetterOnDelete\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
 	"\fAT_MOST_ONCE\x10\x01\x12\x11\n" +

@@ -1824,6 +1824,18 @@ func (m *QueueConfig) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.DeadLetterOnDelete {
+		i--
+		if m.DeadLetterOnDelete {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0x80
+	}
 	if m.Paused {
 		i--
 		if m.Paused {
@@ -4293,6 +4305,9 @@ func (m *QueueConfig) SizeVT() (n int) {
 		n += 3
 	}
 	if m.Paused {
+		n += 3
+	}
+	if m.DeadLetterOnDelete {
 		n += 3
 	}
 	n += len(m.unknownFields)
@@ -10579,6 +10594,26 @@ func (m *QueueConfig) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Paused = bool(v != 0)
+		case 80:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DeadLetterOnDelete", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.DeadLetterOnDelete = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

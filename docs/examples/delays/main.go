@@ -4,12 +4,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/amqp/client"
 )
 
 func main() {
@@ -28,38 +29,24 @@ func run(ctx context.Context, uri string) error {
 	if err != nil {
 		return err
 	}
-	if err := ch.Confirm(false); err != nil {
-		return err
-	}
 	if _, err := ch.QueueDeclare("reminders", true, false, false, false, nil); err != nil {
 		return err
 	}
-	publish := func(exchange, key string, m amqp.Publishing) error {
-		confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, false, false, m)
-		if err != nil {
-			return err
-		}
-		if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
-			return errors.Join(err, errors.New("refused"))
-		}
-		return nil
+	c, err := client.New(ch)
+	if err != nil {
+		return err
 	}
 	start := time.Now()
 	for _, name := range []string{"ann", "bob"} {
-		if err := publish("", "reminders", amqp.Publishing{
-			Headers: amqp.Table{"x-opt-delivery-delay": 1000, "x-schedule-id": name}, // milliseconds
-			Body:    []byte("call " + name),
-		}); err != nil {
+		message := amqp.Publishing{Body: []byte("call " + name)}
+		if err := c.Schedule(ctx, "", "reminders", message, client.Scheduled{When: client.After(time.Second), ID: name}); err != nil {
 			return err
 		}
 	}
-	// An ack of the command: the message will never be delivered.
-	if err := publish("amq.quorate.command", "schedule.cancel", amqp.Publishing{
-		Headers: amqp.Table{"x-queue": "reminders", "x-schedule-id": "ann"},
-	}); err != nil {
+	if err := c.Cancel(ctx, client.InQueue("reminders"), "ann"); err != nil {
 		return err
 	}
-	fmt.Println("ann is cancelled")
+	fmt.Println("ann is cancelled") // and will never be delivered
 	reminders, err := ch.Consume("reminders", "", false, false, false, false, nil)
 	if err != nil {
 		return err

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/amqp/client"
 )
 
 func main() {
@@ -34,21 +36,15 @@ func run(ctx context.Context, uri string) error {
 	if err != nil {
 		return err
 	}
-	if err := ch.Confirm(false); err != nil {
+	c, err := client.New(ch)
+	if err != nil {
 		return err
 	}
-	// A command is confirmed when it has taken effect.
 	began := time.Now()
-	paused, err := ch.PublishWithDeferredConfirmWithContext(ctx, "amq.quorate.command", "queue.pause", true, false,
-		amqp.Publishing{Headers: amqp.Table{"x-queue": "refunds", "x-reason": "the bank is down", "x-duration": 500}})
-	if err != nil {
+	if err := c.Pause(ctx, "refunds", "the bank is down", 500*time.Millisecond); err != nil {
 		return err
 	}
-	ok, err := paused.WaitContext(ctx)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("paused: %t\n", ok)
+	fmt.Println("paused")
 	if err := ch.PublishWithContext(ctx, "", "refunds", false, false, amqp.Publishing{Body: []byte("refund 7")}); err != nil {
 		return err
 	}

@@ -1,0 +1,4 @@
+'use strict'
+const { refusal, ...errors } = require('./lib/errors')
+
+module.exports = { ...errors, ...require('./lib/client') }
