@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/traffic"
@@ -72,6 +73,18 @@ func (n *Node) certificateEnds() (all []metrics.Certificate) {
 	return all
 }
 
+// addAges adds how old the messages of a queue are.
+func addAges(q *metrics.Queue, s *group.Stats, now fsm.Time) {
+	if s.Ages == nil {
+		return
+	}
+	o := s.Ages.Oldest
+	q.OldestReady, q.OldestUnacked, q.OldestScheduled = s.Age(o.Ready, now), s.Age(o.Unacked, now), s.Age(o.Scheduled, now)
+	for _, t := range s.Ages.Tallies {
+		q.Values = append(q.Values, metrics.HeaderValue{Value: t.Value, Ready: t.Ready, OldestReady: s.Age(t.OldestReady, now)})
+	}
+}
+
 // objectMetrics collects the numbers for the metrics of each object: from this node's own knowledge
 // only, whoever leads the queues.
 func (n *Node) objectMetrics() metrics.Objects {
@@ -103,6 +116,7 @@ func (n *Node) objectMetrics() metrics.Objects {
 		if g.Leading() != 0 {
 			s := g.Stats()
 			q.Led = &metrics.Lengths{Ready: s.Ready, Unacknowledged: s.Unacknowledged, Consumers: s.Consumers}
+			addAges(&q, &s, n.clock.Steady())
 			q.Capacity = s.Capacity(n.clock.Steady())
 		}
 		all.Queues = append(all.Queues, q)

@@ -56,3 +56,36 @@ func TestTime(t *testing.T) {
 		t.Error("properties that do not decode")
 	}
 }
+
+// A header that holds a text, or a whole number, says so in either protocol; what holds neither says nothing.
+func TestText(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		old  wire.Value
+		new  []byte
+		is   string
+	}{
+		{"a text", wire.String("tasks.add"), text("tasks.add"), "tasks.add"},
+		{"a number", wire.Int64(-7), wire10.AppendLong(nil, -7), "-7"},
+		{"nothing", wire.Value{Tag: wire.TagVoid}, wire10.AppendNull(nil), ""},
+		{"a truth value", wire.Value{Tag: wire.TagBool, Int: 1}, wire10.AppendBool(nil, true), ""},
+	} {
+		for protocol, p := range map[string]fsm.Payload{
+			"0-9-1": old(wire.AppendProperties(nil, &wire.Properties{
+				Present: wire.FlagHeaders, Headers: wire.AppendFields(nil, wire.Table{{Name: "x", Value: wire.Int64(1)}, {Name: "task", Value: c.old}}),
+			}), nil),
+			"1.0":            bare(noHeader, nil, append(application(pairs(text("x"), wire10.AppendLong(nil, 1), text("task"), c.new)), wire10.AppendData(nil, nil)...)),
+			"1.0, annotated": bare(noHeader, pairs(symbol("task"), c.new), nil),
+		} {
+			if is := string(Properties{}.Text(p, "task")); is != c.is {
+				t.Errorf("%s, %s: %q, want %q", c.what, protocol, is, c.is)
+			}
+			if is := (Properties{}).Text(p, "other"); is != nil {
+				t.Errorf("%s, %s: a header that is not there is %q", c.what, protocol, is)
+			}
+		}
+	}
+	if is := (Properties{}).Text(old([]byte{1}, nil), "task"); is != nil {
+		t.Errorf("properties that do not decode have %q", is)
+	}
+}

@@ -137,6 +137,7 @@ func (k *Keeper) bring(ctx context.Context, r *lines.Reader, to *queues.Restorer
 		if m.State != nil {
 			e = enqueueOf(m.State, m.Payload, name)
 		}
+		k.tally(to, e, m.Payload)
 		if err := to.Add(ctx, e, m.Payload); err != nil {
 			return n, err
 		}

@@ -177,7 +177,9 @@ func (r *restore) messages(ctx context.Context, s *archive.Section, to *queues.R
 			continue // always the same ones, so that the others keep their numbers
 		}
 		payload = fsm.Readable(bytes.Clone(payload)) // it outlives the frame
-		if err := to.Add(ctx, enqueueOf(&st, payload, string(s.Name)), payload); err != nil {
+		e := enqueueOf(&st, payload, string(s.Name))
+		r.keeper.tally(to, e, payload)
+		if err := to.Add(ctx, e, payload); err != nil {
 			return n, err
 		}
 		n++
@@ -227,6 +229,13 @@ func enqueueOf(st *logpb.MessageState, payload fsm.Payload, name string) *logpb.
 		e.Deaths = undied(st.Deaths, st.Reason, name)
 	}
 	return e
+}
+
+// tally completes the command that brings a message to a queue: by what it counts there.
+func (k *Keeper) tally(to *queues.Restorer, e *logpb.Enqueue, p fsm.Payload) {
+	if header := to.TallyHeader(); header != "" {
+		e.Tally = fsm.Label(k.Properties.Text(p, header))
+	}
 }
 
 // undied returns a history without the death that a letter is about to die again.

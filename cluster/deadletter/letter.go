@@ -149,6 +149,13 @@ func (s *Sender) groupAt(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
 	}
 }
 
+// tallyAt completes what brings a dead message to a queue: by what it counts there.
+func (s *Sender) tallyAt(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
+	if header := s.host.View().TallyHeader(to); header != "" {
+		e.Tally = fsm.Label(s.properties.Text(p, header))
+	}
+}
+
 // delayAt completes what brings a dead message to a queue: at the store of a
 // delayed exchange it waits. A delay that is too long is as long as may be.
 func (s *Sender) delayAt(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {

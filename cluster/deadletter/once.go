@@ -54,6 +54,7 @@ func (s *Sender) SendOnce(from Group, letters []fsm.DeadLetter) {
 			e := s.reenqueue(config, l, p, payload, limits.Of(q).Stored())
 			s.delayAt(q, e, payload)
 			s.groupAt(q, e, payload)
+			s.tallyAt(q, e, payload)
 			if !s.addOnce(q, e, payload) {
 				lost++
 			}

@@ -612,6 +612,7 @@ func (x *outboxSender) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payloa
 	e := x.sender.reenqueue(c, &o.Letter.DeadLetter, p, out, o.Ceiling.Stored())
 	x.sender.delayAt(to, e, out)
 	x.sender.groupAt(to, e, out)
+	x.sender.tallyAt(to, e, out)
 	e.Kept = x.sender.keeps(c, &o.Letter)
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -38,6 +38,7 @@ type Stats struct {
 	Priority   uint8        // of the ready messages, if all have the same
 	Priorities []uint64     // how many are ready of each priority, from 0; nil: all have the same
 	Use        *Use         // by consumers; nil: there is none
+	Ages       *Ages        // of the messages; nil: none is ready, unacknowledged or scheduled
 	Pause      *queue.Pause // of its consumers; nil: there is none
 	Rest       *queue.Stats // all of the machine's; nil: those that have no field here are 0, see All
 }
@@ -46,9 +47,14 @@ type Stats struct {
 type Use struct {
 	TimedOut     int            // consumers that have not settled what was taken back from them
 	ByCredit     int            // consumers that take by credit
-	HeldSince    fsm.Time       // when the oldest held message was handed out; 0: none is held, or unknown
 	SingleActive string         // tag of the single active consumer; empty: there is none
 	Capacity     queue.Capacity // of the consumers
+}
+
+// Ages say since when messages are in a queue.
+type Ages struct {
+	queue.Oldest
+	Tallies []queue.Tally // by the value of a header
 }
 
 // Stats reads the numbers of the queue, between two entries. They are zero if the machine cannot be read:
@@ -61,7 +67,7 @@ func (g *Group) Stats() (s Stats) {
 	return s
 }
 
-// StatsOf reads a machine. O(consumers).
+// StatsOf reads a machine. O(consumers + returned/128).
 func StatsOf(m *queue.Machine) Stats {
 	all, config, next := m.Stats(), m.Config(), m.Outlook()
 	s := Stats{
@@ -79,11 +85,14 @@ func StatsOf(m *queue.Machine) Stats {
 	}
 	if s.Listed = next.Consumers > 0; s.Listed {
 		u := Use{SingleActive: next.SingleActive}
-		u.TimedOut, u.ByCredit, u.HeldSince = m.ConsumersNow()
+		u.TimedOut, u.ByCredit = m.ConsumersNow()
 		if all.Consumers > 0 || u != (Use{}) {
 			u.Capacity = queue.CapacityOf(m)
 			s.Use = &u
 		}
+	}
+	if all.Ready.Messages+all.Unacknowledged.Messages+all.Scheduled.Messages > 0 {
+		s.Ages = &Ages{queue.TimesOf(m).Oldest(), queue.TimesOf(m).Tallies()}
 	}
 	if hasRest(all) {
 		rest := all // on the heap only if it is kept
@@ -118,6 +127,22 @@ func (s *Stats) ReadyByPriority() []uint64 {
 	by := make([]uint64, s.Priority+1)
 	by[s.Priority] = s.Ready.Messages
 	return by
+}
+
+// Oldest is since when the oldest messages are in the queue.
+func (s *Stats) Oldest() (o queue.Oldest) {
+	if s.Ages != nil {
+		o = s.Ages.Oldest
+	}
+	return o
+}
+
+// Age is how long ago an instant of Oldest was at a time of day; 0: there is no such message.
+func (s *Stats) Age(since, now fsm.Time) fsm.Millis {
+	if since == 0 {
+		return 0
+	}
+	return max(fsm.Millis(max(now, s.Clock)-since), 0)
 }
 
 // Capacity is the share of time in which the queue could hand messages to its consumers at once, of late; 0

@@ -46,7 +46,7 @@ func TestStatsInUse(t *testing.T) {
 		x.do(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 1, DueAt: due}})
 	}
 	s := StatsOf(x.m)
-	if s.Ready.Messages != 2 || s.Unacknowledged.Messages != 1 || s.Consumers != 1 || !s.InUse || s.Use.HeldSince != 1002 || s.Capacity(1002) == 0 {
+	if s.Ready.Messages != 2 || s.Unacknowledged.Messages != 1 || s.Consumers != 1 || !s.InUse || s.Oldest() != (queue.Oldest{Ready: 1003, Unacked: 1002, Scheduled: 1005}) || s.Capacity(1002) == 0 {
 		t.Errorf("%+v, use %+v", s, s.Use)
 	}
 	if s.NextExpiry != 1503 || s.NextDeadline != 1503 || s.NextScheduled != 5000 || s.LastScheduled != 6000 {

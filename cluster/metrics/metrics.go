@@ -138,9 +138,10 @@ type Led struct {
 	Paused            int // of them: their consumers are handed nothing
 	ConsumersTimedOut int
 	ByCredit          int // consumers that take by credit: those of AMQP 1.0
-	OldestUnacked     time.Duration
-	Delayed           []Delayed // led stores of delayed exchanges
-	Times             Times
+	// Ages of the oldest messages; 0: there is none.
+	OldestReady, OldestUnacked, OldestScheduled fsm.Millis
+	Delayed                                     []Delayed // led stores of delayed exchanges
+	Times                                       Times
 }
 
 // Times compares the queues that this node leads with its clock.

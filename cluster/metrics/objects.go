@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/cluster/traffic"
+	"github.com/quorate/quorate/fsm"
 )
 
 // Objects are those that a node knows by itself: the queues of which it has a replica, and what its
@@ -26,12 +27,22 @@ type Objects struct {
 // Queue is a queue as a node sees it.
 type Queue struct {
 	VHost, Name string
-	Type        string            // as it was declared, whether it is replicated or not
-	Led         *Lengths          // nil: the node does not lead it
-	Capacity    float64           // of its consumers, see queue.Capacity; if the node leads it
-	Counts      *traffic.Counts   // of the node's clients; nil: there are none
-	Raft        *replica.Progress // of the node's replica; nil: it has none, or keeps no log
-	Snapshot    int64             // of the replica; -1: there is none
+	Type        string   // as it was declared, whether it is replicated or not
+	Led         *Lengths // nil: the node does not lead it
+	Capacity    float64  // of its consumers, see queue.Capacity; if the node leads it
+	// Ages of the oldest messages, if the node leads it; 0: there is none.
+	OldestReady, OldestUnacked, OldestScheduled fsm.Millis
+	Values                                      []HeaderValue
+	Counts                                      *traffic.Counts   // of the node's clients; nil: there are none
+	Raft                                        *replica.Progress // of the node's replica; nil: it has none, or keeps no log
+	Snapshot                                    int64             // of the replica; -1: there is none
+}
+
+// HeaderValue counts messages of a queue that have the same value in the header that age-header names.
+type HeaderValue struct {
+	Value       string // empty: others, as there are too many
+	Ready       uint64
+	OldestReady fsm.Millis // 0: none is ready
 }
 
 // kind says what the queue is, and what the node is to it; an empty role: it has no replica here.

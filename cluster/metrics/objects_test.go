@@ -55,7 +55,7 @@ func TestObjects(t *testing.T) {
 	h := handlerOf(t, func() Objects {
 		return Objects{
 			Queues: []Queue{
-				{VHost: "/", Name: "q", Type: "quorum", Led: &Lengths{Ready: queue.Count{Messages: 3, Bytes: 30}, Consumers: 2}, Capacity: 0.25, Counts: &traffic.Counts{traffic.Publish: 7, traffic.Get: 1}, Raft: &replica.Progress{Term: 2, Commit: 9}, Snapshot: -1},
+				{VHost: "/", Name: "q", Type: "quorum", Led: &Lengths{Ready: queue.Count{Messages: 3, Bytes: 30}, Consumers: 2}, Capacity: 0.25, OldestReady: 2500, OldestUnacked: 1500, OldestScheduled: 500, Values: []HeaderValue{{"add", 3, 2000}, {"", 1, 0}}, Counts: &traffic.Counts{traffic.Publish: 7, traffic.Get: 1}, Raft: &replica.Progress{Term: 2, Commit: 9}, Snapshot: -1},
 				{VHost: "/", Name: "local", Type: "classic", Led: &Lengths{Ready: queue.Count{Messages: 2, Bytes: 20}}},
 				{VHost: "other", Name: "away", Type: "classic", Raft: &replica.Progress{Term: 5}, Snapshot: 4},
 			},
@@ -68,6 +68,9 @@ func TestObjects(t *testing.T) {
 	for _, line := range []string{
 		`rabbitmq_identity_info{rabbitmq_cluster="c",rabbitmq_endpoint="per-object",rabbitmq_node="n1"} 1`,
 		`rabbitmq_queue_messages_ready{vhost="/",queue="q"} 3`, `rabbitmq_queue_messages_ready_bytes{vhost="/",queue="q"} 30`,
+		`rabbitmq_queue_oldest_ready_seconds{vhost="/",queue="q"} 2.5`, `rabbitmq_queue_oldest_unacked_seconds{vhost="/",queue="q"} 1.5`, `rabbitmq_queue_oldest_scheduled_seconds{vhost="/",queue="q"} 0.5`,
+		`rabbitmq_queue_oldest_ready_seconds{vhost="/",queue="local"} 0`, `rabbitmq_queue_header_messages_ready{vhost="/",queue="q",value="add"} 3`, `rabbitmq_queue_header_messages_ready{vhost="/",queue="q",value=""} 1`,
+		`rabbitmq_queue_header_oldest_ready_seconds{vhost="/",queue="q",value="add"} 2`,
 		`rabbitmq_queue_consumers{vhost="/",queue="q"} 2`, `rabbitmq_queue_consumer_capacity{vhost="/",queue="q"} 0.25`, `rabbitmq_queue_consumer_utilisation{vhost="/",queue="q"} 0.25`, `rabbitmq_queue_messages_published_total{vhost="/",queue="q"} 7`, `rabbitmq_queue_get_ack_total{vhost="/",queue="q"} 1`,
 		`rabbitmq_exchange_messages_published_total{vhost="/",exchange=""} 7`, `rabbitmq_raft_log_commit_index{vhost="/",queue="q"} 9`,
 		`rabbitmq_queue_messages_persistent{vhost="/",queue="q"} 3`, `rabbitmq_queue_messages_persistent_bytes{vhost="/",queue="q"} 30`, `rabbitmq_queue_messages_ram{vhost="/",queue="q"} 0`,

@@ -48,6 +48,18 @@ func kept(replicated bool, n number) func(q *Queue) uint64 {
 	}
 }
 
+// byValue is a metric of the values of the header by which a queue that the node leads counts its messages.
+func byValue(name, help string, value func(v *HeaderValue) float64) objectMetric {
+	return objectMetric{"queue_header_metrics", name, gauge, []string{"vhost", "queue", "value"}, help, func(o *Objects, to *lines) {
+		for i := range o.Queues {
+			q := &o.Queues[i]
+			for k := range q.Values {
+				to.add(value(&q.Values[k]), q.VHost, q.Name, q.Values[k].Value)
+			}
+		}
+	}}
+}
+
 // ofQueue is a count of what the node's clients do with a queue.
 func ofQueue(name, help string, of traffic.Counter) objectMetric {
 	return objectMetric{"queue_delivery_metrics", name, counter, queueLabels, help, func(o *Objects, to *lines) {
@@ -123,6 +135,11 @@ var objectTable = []objectMetric{
 	led("queue_metrics", "queue_messages_persistent_bytes", "Payload bytes of the messages of a queue that has replicas; 0 if it has none", kept(true, messageBytes)),
 	led("queue_metrics", "queue_messages_ram", "Messages of a queue that has no replicas; 0 if it has some", kept(false, messages)),
 	led("queue_metrics", "queue_messages_ram_bytes", "Payload bytes of the messages of a queue that has no replicas; 0 if it has some", kept(false, messageBytes)),
+	led("queue_metrics", "queue_oldest_ready_seconds", "Age in seconds of the oldest ready message of a queue that this node leads; 0: there is none", func(q *Queue) float64 { return float64(q.OldestReady) / 1000 }),
+	led("queue_metrics", "queue_oldest_unacked_seconds", "Age in seconds of the oldest unsettled delivery of a queue that this node leads; 0: there is none", func(q *Queue) float64 { return float64(q.OldestUnacked) / 1000 }),
+	led("queue_metrics", "queue_oldest_scheduled_seconds", "Age in seconds of the oldest scheduled message of a queue that this node leads since it was published; 0: there is none", func(q *Queue) float64 { return float64(q.OldestScheduled) / 1000 }),
+	byValue("queue_header_messages_ready", "Ready messages that have a value in the header that age-header names, of a queue that this node leads; empty: of other values, as there are too many", func(v *HeaderValue) float64 { return float64(v.Ready) }),
+	byValue("queue_header_oldest_ready_seconds", "Age in seconds of the oldest of them; 0: there is none", func(v *HeaderValue) float64 { return float64(v.OldestReady) / 1000 }),
 	{"queue_metrics", "queue_info", gauge, []string{"vhost", "queue", "queue_type", "membership"}, "Always 1: the queue's type, and whether this node is its leader or a follower", func(o *Objects, to *lines) {
 		for i := range o.Queues {
 			if kind, role := o.Queues[i].kind(); role != "" {

@@ -131,6 +131,9 @@ type Queues interface {
 	// Stats asks the leaders of queues for their stats; without ids, of all queues. Queues without
 	// a leader that answers are missing.
 	Stats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]stats.Queue
+	// StatsDue is Stats of one queue with the messages that become ready within a time from now on, in ms; false: no
+	// leader answers.
+	StatsDue(ctx context.Context, id fsm.QueueID, within uint64) (stats.Queue, bool)
 	// StatsAsIs is Stats for a part of a long list: what is due in the queues is not done first.
 	StatsAsIs(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]stats.Queue
 	// Numbers asks the leaders of all queues for a few numbers of each, see stats.NewNumbers.

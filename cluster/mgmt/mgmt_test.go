@@ -163,6 +163,12 @@ func (w *world) Stats(_ context.Context, ids ...fsm.QueueID) map[fsm.QueueID]sta
 	return all
 }
 
+func (w *world) StatsDue(ctx context.Context, id fsm.QueueID, within uint64) (stats.Queue, bool) {
+	q, ok := w.Stats(ctx, id)[id]
+	q.Due *= within // as many are due in each ms
+	return q, ok
+}
+
 func (w *world) StatsAsIs(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]stats.Queue {
 	return w.Stats(ctx, ids...)
 }

@@ -76,6 +76,7 @@ var needs = map[string]need{
 	"GET /api/queues/{vhost}/{name}/groups":                    {management, "read"},
 	"POST /api/queues/{vhost}/{name}/unpark":                   {management, "read"},
 	"POST /api/queues/{vhost}/{name}/kick":                     {management, "read"},
+	"GET /api/queues/{vhost}/{name}/scaling":                   {management, "see"},
 	"POST /api/queues/{vhost}/{name}/pause":                    {management, "configure"},
 	"POST /api/queues/{vhost}/{name}/resume":                   {management, "configure"},
 	"GET /api/queues/quorum/{vhost}/{name}/status":             {management, "see"},

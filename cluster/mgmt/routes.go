@@ -215,6 +215,7 @@ func (b *Backend) queues() []resource {
 		{"/api/queues/{vhost}/{name}/unpark", []endpoint{post(management, retries{b.Messages, b.Queues}.unpark)}},
 		{"/api/queues/{vhost}/{name}/pause", []endpoint{post(management, pauses{b.Messages, b.Node}.pause)}},
 		{"/api/queues/{vhost}/{name}/resume", []endpoint{post(management, pauses{b.Messages, b.Node}.resume)}},
+		{"/api/queues/{vhost}/{name}/scaling", []endpoint{get(management, q.scaling)}},
 		{"/api/queues/{vhost}/{name}/consumers", []endpoint{get(management, c.ofQueue)}},
 		{"/api/queues/{vhost}/{name}/timeouts", []endpoint{get(management, c.timeoutsOfQueue)}},
 		{"/api/quorate/time", []endpoint{get(management, ahead{b.Queues}.sum)}},

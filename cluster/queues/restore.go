@@ -159,6 +159,9 @@ func (r *Restorer) Add(ctx context.Context, e *logpb.Enqueue, payload []byte) er
 	return nil
 }
 
+// TallyHeader is the header by whose values the queue counts its messages; empty: by none.
+func (r *Restorer) TallyHeader() string { return r.all.View().TallyHeader(r.queue) }
+
 // Close waits until everything is answered. had is how many of the messages an earlier
 // run has brought, refused how many the queue does not take.
 func (r *Restorer) Close(ctx context.Context) (had, refused uint64, err error) {

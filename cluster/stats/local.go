@@ -402,10 +402,10 @@ func (l *Local) Led() (replicas int, sum metrics.Led) {
 		if u := s.Use; u != nil {
 			sum.ConsumersTimedOut += u.TimedOut
 			sum.ByCredit += u.ByCredit
-			if u.HeldSince != 0 {
-				sum.OldestUnacked = max(sum.OldestUnacked, time.Duration(max(now, s.Clock)-u.HeldSince)*time.Millisecond)
-			}
 		}
+		oldest := s.Oldest()
+		sum.OldestReady = max(sum.OldestReady, s.Age(oldest.Ready, now))
+		sum.OldestUnacked = max(sum.OldestUnacked, s.Age(oldest.Unacked, now))
 		if s.Pause != nil {
 			sum.Paused++
 		}
@@ -413,6 +413,8 @@ func (l *Local) Led() (replicas int, sum metrics.Led) {
 		if q, ok := view.QueueByID(g.Spec().Queue); ok && q.StoreOf != "" {
 			sum.Delayed = append(sum.Delayed, metrics.Delayed{VHost: q.VHost, Exchange: q.StoreOf, Messages: all.Scheduled.Messages, NextDue: s.NextScheduled})
 			all.Scheduled = queue.Count{}
+		} else {
+			sum.OldestScheduled = max(sum.OldestScheduled, s.Age(oldest.Scheduled, now))
 		}
 		sum.Queues++
 		sum.Add(&all)

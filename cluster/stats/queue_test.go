@@ -74,7 +74,9 @@ func numbersOf(v reflect.Value) map[string]uint64 {
 			all[f.Name] = uint64(x.Int())
 		case reflect.Slice:
 			for j := range x.Len() {
-				all[f.Name] |= x.Index(j).Uint()
+				if e := x.Index(j); e.CanUint() {
+					all[f.Name] |= e.Uint()
+				}
 			}
 		}
 	}
@@ -89,7 +91,7 @@ func TestMachineToLinks(t *testing.T) {
 		".Counters.Enqueued", ".Counters.Delivered", ".Counters.Redelivered", ".Counters.Acked", ".Counters.Requeued",
 		".Counters.Duplicates", ".Counters.Refused", ".Counters.AckedExpired", ".Waiting.Bytes", ".Forwarding.Bytes",
 	}
-	elsewhere := []string{"Queue", "Revision", "ConsumersTimedOut", "NextDelayedAt", "LastDelayedAt", "LastActive", "NextExpiryAt", "LeaseExpiresAt", "MessagesReadyReturned", "LogBytes", "ReadyByPriority", "Paused", "Pause"} // see statsOf and answer
+	elsewhere := []string{"Queue", "Revision", "ConsumersTimedOut", "NextDelayedAt", "LastDelayedAt", "LastActive", "NextExpiryAt", "LeaseExpiresAt", "MessagesReadyReturned", "LogBytes", "ReadyByPriority", "Paused", "Pause", "MessagesDue"} // see statsOf and answer
 	var s queue.Stats
 	machine := fill(reflect.ValueOf(&s).Elem())
 	links := numbersOf(reflect.ValueOf(wireOf(s)).Elem())
@@ -150,6 +152,8 @@ func TestLinksToAPI(t *testing.T) {
 	s.ConsumerCapacity, s.ReadyByPriority = &half, []uint64{3, 0, 5}
 	s.SingleActiveConsumerTag, s.Replica = "active", &peerpb.Replica{Term: 1, Commit: 2, Applied: 3, Last: 4, Snapshot: 5}
 	s.Paused, s.Pause = true, &peerpb.QueuePause{Since: 1}
+	age := uint64(7)
+	s.OldestReadyAgeMs, s.OldestUnacknowledgedAgeMs, s.OldestScheduledAgeMs, s.ByHeader = &age, &age, &age, []*peerpb.QueueTally{{Value: "add"}}
 	q := queueFrom("n1", s)
 	for i, v := 0, reflect.ValueOf(q.QueueStats); i < v.NumField(); i++ {
 		name := v.Type().Field(i).Name
@@ -174,8 +178,8 @@ func TestLinksToAPI(t *testing.T) {
 	for name, n := range links {
 		used := union&n != 0 || slices.Contains([]string{
 			".Queue", ".Revision", ".LastActive", // of which the API shows nothing, or not here
-			".ScheduledTotal",                               // in FiredTotal
-			".NextExpiryAt", ".LeaseExpiresAt", ".LogBytes", // see below
+			".ScheduledTotal",                                               // in FiredTotal
+			".NextExpiryAt", ".LeaseExpiresAt", ".LogBytes", ".MessagesDue", // see below
 		}, name)
 		if !used {
 			t.Errorf("%s is on links, and not shown", name)
@@ -184,7 +188,7 @@ func TestLinksToAPI(t *testing.T) {
 	if *q.NextExpiryAt != s.NextExpiryAt || *q.LeaseExpiresAt != s.LeaseExpiresAt || !reflect.DeepEqual(*q.Raft, api.Raft{Term: 1, CommitIndex: 2, AppliedIndex: 3, LastIndex: 4, SnapshotIndex: 5, LogBytes: s.LogBytes}) {
 		t.Errorf("expiry %d, lease %d, raft %+v", *q.NextExpiryAt, *q.LeaseExpiresAt, *q.Raft)
 	}
-	if q.Revision != s.Revision || q.Delay.FiredTotal != s.ScheduledTotal-s.UnscheduledTotal-s.MessagesScheduled {
+	if q.Revision != s.Revision || q.Due != s.MessagesDue || q.Delay.FiredTotal != s.ScheduledTotal-s.UnscheduledTotal-s.MessagesScheduled {
 		t.Errorf("revision %d, fired %d", q.Revision, q.Delay.FiredTotal)
 	}
 	if *q.ConsumerCapacity != 0.5 || *q.ConsumerUtilisation != 0.5 || !maps.Equal(q.ByPriority, map[string]uint64{"0": 3, "2": 5}) || *q.ActivePriorities != 2 {
@@ -206,7 +210,7 @@ func TestSameNames(t *testing.T) {
 		names = append(names, jsonName(to))
 	}
 	derived := []string{
-		"messages", "messages_delayed", "message_bytes", "message_bytes_delayed", "deaths", "raft", "next_expiry_at", "lease_expires_at", "idle_since", "pause",
+		"messages", "messages_delayed", "message_bytes", "message_bytes_delayed", "deaths", "raft", "next_expiry_at", "lease_expires_at", "idle_since", "pause", "by_header",
 		"messages_by_priority", "messages_active_priorities", "consumer_utilisation", "messages_persistent", "message_bytes_persistent", "messages_ram", "message_bytes_ram", "settings_in_force",
 		"messages_dead_lettered_expired_total", "messages_dead_lettered_rejected_total",
 		"messages_dead_lettered_maxlen_total", "messages_dead_lettered_delivery_limit_total",

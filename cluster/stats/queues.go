@@ -99,6 +99,21 @@ func (q *Queues) Activity(ctx context.Context, ids ...fsm.QueueID) map[fsm.Queue
 	return all
 }
 
+// StatsDue is Stats of one queue with the messages that are due within a time from now on, in ms; false: there is no
+// leader that answers, or it has ended. A leader that sleeps answers as it is, if nothing is due.
+func (q *Queues) StatsDue(ctx context.Context, id fsm.QueueID, within uint64) (one Queue, ok bool) {
+	req := &peerpb.QueueStatsRequest{Queues: []uint64{uint64(id)}, DueWithin: within}
+	for node, reply := range Everywhere(ctx, q.nodes, "read the stats of a queue", answerWait, q.c.Kind, req, q.answer).Of {
+		for _, s := range reply.Queues {
+			if !s.Gone {
+				one.from(node, s)
+				ok = true
+			}
+		}
+	}
+	return one, ok
+}
+
 func (q *Queues) askAll(ctx context.Context, asIs bool, ids []fsm.QueueID) map[string]*peerpb.QueueStatsReply {
 	req := &peerpb.QueueStatsRequest{Queues: numbers(ids), ExpiringWithin: withinFor(ids), AsIs: asIs}
 	return Everywhere(ctx, q.nodes, "read the stats of queues", answerWait, q.c.Kind, req, q.answer).Of
@@ -132,7 +147,10 @@ func (q *Queues) answer(req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
 		if len(req.Queues) > 0 {
 			s.NextDelayedAt, s.LastDelayedAt = int64(n.NextScheduled), int64(n.LastScheduled)
 		}
-		s.Expiring = q.expiring(g, &n, req.ExpiringWithin)
+		if len(req.Queues) == 1 {
+			s.ByHeader = talliesOf(&n, q.c.Clock())
+		}
+		s.Expiring, s.MessagesDue = q.expiring(g, &n, req.ExpiringWithin), q.due(g, &n, req.DueWithin)
 		if !g.IsLocal() {
 			s.Replica, s.LogBytes = queueReplica(g), g.LogBytes()
 			s.Replica.Snapshot, s.Replica.Voters = g.SnapshotIndex(), nil
@@ -172,6 +190,23 @@ func countExpiring(g Group, now fsm.Time, within []uint64) (counts []uint64) {
 	return counts
 }
 
+// due counts the scheduled messages of a queue, and the retries, that become ready within a time from now on. A record
+// that says that all are, or none, answers for a queue that sleeps.
+func (q *Queues) due(g Group, n *group.Stats, within uint64) (count uint64) {
+	now, all := max(q.c.Clock(), n.Clock), n.All()
+	end := now.Add(fsm.Millis(min(within, catalog.MaxTTL)))
+	switch retries := all.Delayed.Messages; {
+	case within == 0 || all.Scheduled.Messages+retries == 0 || n.NextDeadline > end:
+		return 0
+	case retries == 0 && n.NextScheduled > end:
+		return 0
+	case retries == 0 && n.LastScheduled <= end:
+		return all.Scheduled.Messages
+	}
+	g.View(func(m *queue.Machine) { count = queue.TimesOf(m).DueBy(end) })
+	return count
+}
+
 // led yields those of the queues with these ids that this node leads; without ids, of all queues.
 func (q *Queues) led(ids []uint64) iter.Seq[Group] {
 	if len(ids) == 0 {
@@ -196,6 +231,7 @@ type Queue struct {
 	Leader   string // node that leads
 	Revision uint64 // of the effective settings that the queue has applied
 	api.QueueStats
+	Due      uint64               // messages that become ready within the time that was asked about
 	Delay    api.DelayStats       // if it is the store of a delayed exchange
 	Expiring []api.ExpiringWithin // if it is the only queue that was asked about, or all were, and some of its messages will
 }
@@ -215,9 +251,35 @@ func statsOf(id fsm.QueueID, n *group.Stats, now fsm.Time) *peerpb.QueueStats {
 			s.Pause = &peerpb.QueuePause{By: p.By, Reason: p.Reason, Since: int64(p.Since), Until: int64(p.Until)}
 		}
 	}
+	oldest := n.Oldest()
+	s.OldestReadyAgeMs, s.OldestUnacknowledgedAgeMs = ageOf(n, oldest.Ready, now), ageOf(n, oldest.Unacked, now)
+	s.OldestScheduledAgeMs = ageOf(n, oldest.Scheduled, now)
 	capacity := n.Capacity(now)
 	s.ReadyByPriority, s.ConsumerCapacity = n.ReadyByPriority(), &capacity
 	return s
+}
+
+// ageOf is how long ago an instant was, in ms; nil: there is none.
+func ageOf(n *group.Stats, since, now fsm.Time) *uint64 {
+	if since == 0 {
+		return nil
+	}
+	age := uint64(n.Age(since, now))
+	return &age
+}
+
+// talliesOf describes the messages by the value of a header.
+func talliesOf(n *group.Stats, now fsm.Time) (list []*peerpb.QueueTally) {
+	if n.Ages == nil {
+		return nil
+	}
+	for _, t := range n.Ages.Tallies {
+		list = append(list, &peerpb.QueueTally{
+			Value: t.Value, Other: t.Other, MessagesReady: t.Ready, MessagesUnacknowledged: t.Unacked, MessagesScheduled: t.Scheduled,
+			OldestReadyAgeMs: ageOf(n, t.OldestReady, now),
+		})
+	}
+	return list
 }
 
 func wireOf(s queue.Stats) *peerpb.QueueStats {
@@ -267,7 +329,13 @@ func (q *Queue) from(leader string, s *peerpb.QueueStats) {
 	r.Messages = s.MessagesReady + s.MessagesUnacknowledged + s.MessagesScheduled + s.MessagesDelayedRetry + s.MessagesDeferred + s.MessagesParked + s.MessagesDlx
 	r.Bytes = s.MessageBytesReady + s.MessageBytesUnacknowledged + s.MessageBytesScheduled + s.MessageBytesDelayedRetry + s.MessageBytesDeferred + s.MessageBytesParked + s.MessageBytesDlx
 	r.Delayed, r.DelayedBytes = s.MessagesScheduled+s.MessagesDelayedRetry, s.MessageBytesScheduled+s.MessageBytesDelayedRetry
-	r.DiedUnroutableTotal = s.UnroutableTotal
+	r.DiedUnroutableTotal, q.Due = s.UnroutableTotal, s.MessagesDue
+	for _, t := range s.ByHeader {
+		r.ByHeader = append(r.ByHeader, api.HeaderValue{
+			Value: t.Value, Other: t.Other, Ready: t.MessagesReady, Unacknowledged: t.MessagesUnacknowledged, Scheduled: t.MessagesScheduled,
+			OldestReadyAge: t.OldestReadyAgeMs,
+		})
+	}
 	if r.ConsumerUtilisation = r.ConsumerCapacity; r.ConsumerCapacity != nil {
 		describePriorities(r, s.ReadyByPriority)
 	}
@@ -396,7 +464,7 @@ func withinFor(ids []fsm.QueueID) []uint64 {
 // expiring counts the messages of a queue that expire within times from now on. It returns at most as
 // many counts as there can be.
 func expiring(m *queue.Machine, now fsm.Time, within []uint64) []uint64 {
-	return queue.ExpiringBy(m, instantsOf(now, within))
+	return queue.TimesOf(m).ExpiringBy(instantsOf(now, within))
 }
 
 // instantsOf are times from now on as instants.

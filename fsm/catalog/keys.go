@@ -143,6 +143,7 @@ var keys = []key{
 	{name: "delivery-delay", value: whole(0, MaxTTL), declared: compared, what: "a valid delivery delay", argue: weakWins},
 	{name: "delivery-time-header", value: aHeader, declared: compared, what: "a valid name of a header", argue: weakWins, since: headerTimes},
 	{name: "expiry-header", value: aHeader, declared: compared, what: "a valid name of a header", argue: weakWins, since: headerTimes},
+	{name: "age-header", value: aHeader, declared: compared, what: "a valid name of a header", argue: weakWins, since: tallies},
 	{name: "max-length", value: whole(0, math.MaxInt64-1), declared: compared, what: "a valid maximum length", merge: smaller, argue: smaller},
 	{name: "max-length-bytes", value: whole(0, math.MaxInt64-1), declared: compared, what: "a valid maximum length in bytes", merge: smaller, argue: smaller},
 	{name: "max-in-memory-length", value: whole(0, math.MaxInt64), declared: compared, what: "a valid maximum memory in bytes", merge: smaller, idle: true},
@@ -264,6 +265,9 @@ var (
 
 // headerTimes is the version from which on headers named by a queue's settings say when its messages are due and expire.
 const headerTimes = 3
+
+// tallies is the version from which on queues count messages by the value of a header.
+const tallies = 3
 
 // lastWill is the version from which on what is left of a queue can be dead-lettered.
 const lastWill = 3

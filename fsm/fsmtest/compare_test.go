@@ -102,6 +102,8 @@ func compareState(d *diffs, q *model, m *queue.Machine) {
 	}
 	equalValue(d, "next deadline", q.nextDeadline(), m.NextDeadline())
 	equalValue(d, "stats", q.stats(), m.Stats())
+	equalValue(d, "oldest", q.oldest(), queue.TimesOf(m).Oldest())
+	equal(d, "tally", q.tallyList(), queue.TimesOf(m).Tallies(), identical[queue.Tally])
 	if q.phase != gone {
 		equalValue(d, "clock", q.clock, m.Clock())
 		equalValue(d, "version", q.version, m.Version())
@@ -252,8 +254,8 @@ const (
 
 // The bounds of the rules, and small ones, which short histories reach.
 var (
-	rules = queue.Bounds{Before: 64, Tick: 4096, Drops: 4096, Sweep: 16384, HandOuts: 2048, Consumers: 8192, IDs: 1 << 20, Skips: 1 << 20, States: 256 << 20}
-	small = queue.Bounds{Before: 1, Tick: 3, Drops: 2, Sweep: 3, HandOuts: 2, Consumers: 9, IDs: 3, Skips: 1 << 20, States: 8}
+	rules = queue.Bounds{Before: 64, Tick: 4096, Drops: 4096, Sweep: 16384, HandOuts: 2048, Consumers: 8192, IDs: 1 << 20, Skips: 1 << 20, States: 256 << 20, Tallies: 100}
+	small = queue.Bounds{Before: 1, Tick: 3, Drops: 2, Sweep: 3, HandOuts: 2, Consumers: 9, IDs: 3, Skips: 1 << 20, States: 8, Tallies: 2}
 )
 
 func newMachine() *queue.Machine {

@@ -264,7 +264,7 @@ func TestFlood(t *testing.T) {
 		kind := floodKind{g.oneIn("ttl", 2), g.oneIn("priority", 2), g.oneIn("later", 3), g.oneIn("groups", 4), g.oneIn("ids", 3)}
 		bounds := rules
 		if g.oneIn("small bounds", 3) {
-			bounds = queue.Bounds{Before: 8, Tick: 64, Drops: 32, Sweep: 64, HandOuts: 16, Consumers: 8192, IDs: 1 << 20, Skips: 32, States: 1 << 20}
+			bounds = queue.Bounds{Before: 8, Tick: 64, Drops: 32, Sweep: 64, HandOuts: 16, Consumers: 8192, IDs: 1 << 20, Skips: 32, States: 1 << 20, Tallies: 4}
 		}
 		f := newFlood(t, 1, floodConfig(g, kind), kind, bounds)
 		acts := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) act {

@@ -14,6 +14,7 @@ type taste struct {
 	unique  bool // they go by keys
 	limits  bool // they limit the prefetch of consumers
 	takes   bool // messages are taken
+	tallies bool // they count by the value of a header
 }
 
 func (x *taste) draw(g *generator, groups bool) {
@@ -34,6 +35,7 @@ func (x *taste) draw(g *generator, groups bool) {
 	if x.takes = g.oneIn("takes", 4); x.takes {
 		g.meta.Version = newestVersion
 	}
+	x.tallies = g.oneIn("tallies", 3)
 	if x.groups = groups || g.oneIn("groups", 3); x.groups {
 		x.ordered, x.least = false, false
 	}
@@ -74,6 +76,9 @@ func (x *taste) message(g *generator, e *logpb.Enqueue) {
 	}
 	if x.unique && g.n("with key", 4) != 3 {
 		e.UniqueKey = []byte("the sixteenth " + of(g, "key", "a ", "b ", "c ", "d ", "", "e"))
+	}
+	if x.tallies && !g.oneIn("no tally", 5) {
+		e.Tally = of(g, "tally", "a", "b", "c", "d")
 	}
 	if x.groups && g.n("with group", 4) != 3 {
 		e.GroupId = of(g, "group", groupIDs...)

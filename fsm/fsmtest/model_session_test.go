@@ -264,6 +264,7 @@ func (q *model) newMessage(m fsm.Meta, e *logpb.Enqueue) *message {
 	if q.hasGroups() {
 		x.group = e.GroupId
 	}
+	x.tally = q.tallyOf(e)
 	if q.endsLimit() > 0 {
 		x.label = label{cut(e.MessageId), cut(e.CorrelationId)}
 	}

@@ -142,6 +142,7 @@ type message struct {
 	hops      uint32 // how often it was forwarded
 	place     place
 	came      fsm.Time // when its entry was applied
+	tally              // by the value of a header
 	label              // what its publisher calls it
 	key       string   // while it is there no other one with the key is taken; empty: it has none
 

@@ -47,6 +47,8 @@ type checker struct {
 	labelled      int // messages with a label
 	keyed         int // messages with a key
 	ordered       int // ready messages, if the queue goes by deadlines
+
+	tallies [otherTally + 1]foundTally // by number
 }
 
 // that notes a fault unless ok. What is asked for each message goes through fail, which builds
@@ -76,6 +78,9 @@ func (k *checker) note(x *message, h uint32, place Place) {
 	}
 	if x.labelled() {
 		k.labelled++
+	}
+	if n := k.m.messages.extra(h).tally; n != 0 && place != Purged {
+		k.tallies[min(n, otherTally)].add(x)
 	}
 }
 

@@ -70,7 +70,7 @@ func (m *Machine) hand(h uint32, c *consumer) (id uint64, lock uint32) {
 		m.setGroup(h, m.groups.handOut(g, c, c.next, m.settings.groupLock(c)))
 	}
 	x := m.messages.Mut(h)
-	m.messages.setPlace(x, CheckedOut)
+	m.messages.setPlace(h, x, CheckedOut)
 	m.counters.Delivered++
 	if x.acquired > 0 {
 		m.counters.Redelivered++
@@ -130,7 +130,7 @@ func (m *Machine) lift(taken []checkout) {
 		held := &taken[i]
 		x := m.messages.Mut(held.handle)
 		held.seq = x.seq
-		m.messages.setPlace(x, 0)
+		m.messages.setPlace(held.handle, x, 0)
 		if x.info != 0 {
 			if e := m.messages.extra(held.handle); !m.uniques.survived(e) && e.unique != (messageID{}) {
 				m.uniques.lifted(m.messages.editExtra(held.handle))

@@ -165,7 +165,7 @@ func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *f
 	if cmd.HasExpiration {
 		head |= expirationBit
 	}
-	h := m.messages.add(fsm.Ref{Index: meta.Index, Offset: meta.Offset, Size: cmd.Size}, head, m.settings.priority(cmd.PriorityPlusOne), eff)
+	h := m.messages.add(fsm.Ref{Index: meta.Index, Offset: meta.Offset, Size: cmd.Size}, head, m.settings.priority(cmd.PriorityPlusOne), cmd.Tally, eff)
 	if m.settings.ends > 0 && (cmd.MessageId != "" || cmd.CorrelationId != "") {
 		m.messages.setLabel(h, cmd.MessageId, cmd.CorrelationId)
 	}

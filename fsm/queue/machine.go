@@ -577,9 +577,10 @@ type Bounds struct {
 	IDs       int // remembered against duplicates
 	Skips     int // messages passed over for consumers that ask for a least TTL
 	States    int // bytes of the states of all groups, from version 3 on
+	Tallies   int // values of the header by which messages are counted, told apart at a time; ≤ maxTallies
 }
 
-var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handOutsAtOnce, maxConsumers, maxSeen, skipsAtOnce, maxStates}
+var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handOutsAtOnce, maxConsumers, maxSeen, skipsAtOnce, maxStates, maxTallies}
 
 // Back is how many deliveries a tick, or the end of a session or a node, brings
 // back, and how many transfers to targets that are gone it ends. Each may be a

@@ -53,6 +53,7 @@ type messages struct {
 	counts  [placeCount]Count       // by place
 	ready   [maxPriority + 1]uint32 // ready ones by priority, whatever their place
 	marks   marks                   // where the lists of priorities can be entered, see browse.go
+	tallies tallies                 // counts by the value of a header, see ages.go
 	returns ordered.Sequence        // order of the returned list
 	// cameBack counts what was inserted there, in this machine: replicas need not agree on it.
 	cameBack uint64
@@ -73,25 +74,33 @@ func (ms *messages) clear() {
 }
 
 // add makes a record for a new message, in no place, and assigns its number. head
-// is message.head.
+// is message.head, tally what the message counts by.
 //
 // Requires: the message belongs to the entry that is being applied. Ensures: its
 // number is above all others, and its entry is kept. eff may lose an index of
 // Released. The caller puts it into a place within the same command.
-func (ms *messages) add(at fsm.Ref, head uint16, priority uint8, eff *fsm.Effects) uint32 {
+func (ms *messages) add(at fsm.Ref, head uint16, priority uint8, tally string, eff *fsm.Effects) uint32 {
 	h := ms.Alloc()
 	x := ms.Mut(h)
 	x.seq, x.index, x.offset, x.size, x.head, x.priority = ms.next, at.Index, at.Offset, at.Size, head, priority
 	ms.next++
 	ms.counts[0].add(x.count())
 	ms.entries.keep(ms.clock.now(), eff)
+	if tally != "" && ms.since(3) {
+		ms.tallies.give(h, tally[:min(len(tally), fsm.MaxLabel)], ms)
+	}
 	return h
 }
 
-// setPlace changes the place of x and the counts. The caller maintains the
+// setPlace changes the place of message h, x, and the counts. The caller maintains the
 // lists. Other parts use it only for the places without a list, CheckedOut and
 // 0. O(1). Timers are not updated: that is up to the caller, too.
-func (ms *messages) setPlace(x *message, p Place) {
+func (ms *messages) setPlace(h uint32, x *message, p Place) {
+	if x.info != 0 {
+		if n := ms.extras.Get(x.info).tally; n != 0 {
+			ms.tallies.moved(n, h, x, p)
+		}
+	}
 	c := x.count()
 	ms.counts[x.place].sub(c)
 	ms.counts[p].add(c)
@@ -162,7 +171,7 @@ func (ms *messages) remove(h uint32) {
 		x = ms.Mut(h)
 	}
 	x.prev, x.next = 0, 0
-	ms.setPlace(x, 0)
+	ms.setPlace(h, x, 0)
 	if prev == 0 {
 		l.head = next
 	} else {
@@ -228,6 +237,9 @@ func (ms *messages) readyCount() uint64 {
 // until alloc hands it out again. Timers must not know the message any more.
 func (ms *messages) free(h uint32, eff *fsm.Effects) {
 	ms.counts[0].sub(ms.Get(h).count())
+	if n := ms.extra(h).tally; n != 0 {
+		ms.tallies.left(n)
+	}
 	ms.releaseRecord(h, eff)
 }
 
@@ -272,7 +284,7 @@ func (ms *messages) put(h uint32, p Place) {
 
 // putAfter is put for a position after message at of the same place; 0: first.
 func (ms *messages) putAfter(at, h uint32, p Place) {
-	ms.setPlace(ms.Mut(h), p)
+	ms.setPlace(h, ms.Mut(h), p)
 	ms.insertAfter(at, h)
 	if p == Grouped || p == Delayed {
 		ms.enterGroup(h)
@@ -390,6 +402,7 @@ func (ms *messages) dropReady() {
 // returns, waiting bits, outbox.waiting). Nobody may call list or remove on those
 // records afterwards: only sweep and checker.purged read them, by their links.
 func (ms *messages) discardList(no int, p Place) {
+	ms.tallies.discard(p)
 	ms.counts[Purged].add(ms.counts[p])
 	ms.counts[p] = Count{}
 	from, to := &ms.lists[no], &ms.lists[purgedList]
@@ -635,7 +648,7 @@ type message struct {
 }
 
 // extra is what only some messages have. A message has one only if it is not empty: it has a death, a schedule, a
-// group, annotations or a key, or was forwarded.
+// group, annotations, a tally or a key, or was forwarded.
 //
 // It is in an arena of its own, under message.info, and dies with its message. A
 // snapshot shares deaths, transfers and schedule with it; hence "never changed".
@@ -656,6 +669,7 @@ type extra struct {
 
 	hops      uint8 // how often it was forwarded; ≤ maxHops+1
 	forwarded bool  // a letter that has not died, but goes on to where the queue forwards
+	tally     uint8 // see tallies; 0: it has none
 
 	// Only what group.id says may be read in a snapshot. Letters have no group.
 	group     *group // of a message of a group; nil: none
@@ -666,7 +680,7 @@ type extra struct {
 }
 
 func (e *extra) isEmpty() bool {
-	return len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0 && e.annotations == nil && e.unique == (messageID{})
+	return len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0 && e.annotations == nil && e.tally == 0 && e.unique == (messageID{})
 }
 
 // scheduleInfo is what even fewer messages have: those that were scheduled or

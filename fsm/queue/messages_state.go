@@ -35,11 +35,13 @@ func (ms *messages) capture(keep bool) frozen {
 func (ms *messages) save(h *logpb.QueueSnapshot) {
 	h.NextMessage, h.Messages, h.UnnamedPurged = ms.next, uint64(ms.Live()), ms.unnamed
 	ms.cursors.save(h, ms)
+	ms.tallies.save(h)
 }
 
-func (ms *messages) restoreHead(h *logpb.QueueSnapshot) {
+func (ms *messages) restoreHead(h *logpb.QueueSnapshot) error {
 	ms.next, ms.unnamed = h.NextMessage, h.UnnamedPurged
 	ms.cursors.restore(h)
+	return ms.tallies.restore(h)
 }
 
 func (f *frozen) writeList(e *encoder, no int) {
@@ -100,7 +102,7 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 
 func (e *extra) fill(st *logpb.MessageState) {
 	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
-	st.Hops, st.Forwarded, st.Annotations = uint32(e.hops), e.forwarded, e.annotations
+	st.Hops, st.Forwarded, st.Annotations, st.Tally = uint32(e.hops), e.forwarded, e.annotations, uint32(e.tally)
 	if e.unique != (messageID{}) {
 		st.UniqueKey = e.unique[:]
 	}
@@ -172,6 +174,9 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 		ms.uniques.give(h, ms.editExtra(h), messageID(st.UniqueKey))
 	}
 	ms.restoreScheduleInfo(st, h)
+	if err := ms.tallies.restoreOne(h, st.Tally, ms); err != nil {
+		return 0, err
+	}
 	if err := ms.restoreGroup(st, h); err != nil {
 		return 0, err
 	}
@@ -218,7 +223,7 @@ func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 		ms.returnLast(h)
 		ms.watch(h)
 	case CheckedOut:
-		ms.setPlace(x, place)
+		ms.setPlace(h, x, place)
 	default:
 		ms.put(h, place)
 		if g := ms.extra(h).group; place == Purged && g != nil {
@@ -248,6 +253,7 @@ func (ms *messages) check(k *checker) {
 		k.fail("%w", err)
 	}
 	ms.marks.check(k, ms)
+	ms.tallies.check(k)
 	ms.cursors.check(k, ms)
 	if err := ms.returns.Check(); err != nil {
 		k.fail("%w", err)

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
@@ -271,11 +270,6 @@ func AheadBy(m *Machine, instants []fsm.Time, steps int) (a Ahead) {
 	}
 	a.Steps, a.AtLeast = steps-left.left, left.short
 	return a
-}
-
-// ExpiringBy is Expire of AheadBy alone, however many steps that takes.
-func ExpiringBy(m *Machine, instants []fsm.Time) []uint64 {
-	return m.timers.expiring(until(instants, 0), &budget{left: math.MaxInt})
 }
 
 func (t *timers) ahead(before []key, left *budget) Ahead {

@@ -25,7 +25,7 @@ func (ms *messages) insertReturned(p ordered.Place, run []checkout) {
 		next = ms.Get(prev).next
 	}
 	for _, held := range run {
-		ms.setPlace(ms.Mut(held.handle), Returned)
+		ms.setPlace(held.handle, ms.Mut(held.handle), Returned)
 		ms.link(prev, held.handle)
 		prev = held.handle
 	}

@@ -126,12 +126,15 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		b := defaultBounds
 		b.Tick, b.Before = int(a.number("tick", uint64(b.Tick))), int(a.number("before", uint64(b.Before)))
 		b.HandOuts, b.Sweep = int(a.number("hand-outs", uint64(b.HandOuts))), int(a.number("sweep", uint64(b.Sweep)))
+		b.Tallies = int(a.number("tallies", uint64(b.Tallies)))
 		s.m.SetBounds(b)
 		return ""
 	case "held":
 		var eff fsm.Effects
 		s.m.Held(fsm.ConsumerID{Session: a.session(), Number: a.number("consumer", 0)}, a.number("after", 0), int(a.number("limit", 100)), &eff)
 		return effectsText(&eff)
+	case "ages":
+		return agesText(s.m)
 	case "resume":
 		var eff fsm.Effects
 		s.m.Resume(&eff)
@@ -185,6 +188,15 @@ func (s *script) apply(a arguments, cmd *logpb.Command) string {
 		st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, s.m.NextDeadline())
 }
 
+func agesText(m *Machine) string {
+	o := TimesOf(m).Oldest()
+	text := fmt.Sprintf("ready=%d unacked=%d scheduled=%d\n", o.Ready, o.Unacked, o.Scheduled)
+	for _, x := range TimesOf(m).Tallies() {
+		text += fmt.Sprintf("%q other=%v ready=%d since %d unacked=%d scheduled=%d\n", x.Value, x.Other, x.Ready, x.OldestReady, x.Unacked, x.Scheduled)
+	}
+	return text
+}
+
 func mustCheck(t testing.TB, m *Machine) {
 	t.Helper()
 	if err := m.Check(); err != nil {
@@ -218,7 +230,7 @@ func (s *script) command(a arguments) *logpb.Command {
 			PriorityPlusOne: uint32(a.stored("priority")), HasExpiration: a.has("expiration"), Deaths: s.deaths(a),
 			Head: uint32(a.number("head", 0)), Routed: a.has("routed"), TtlCeilingPlusOne: a.stored("ceiling"),
 			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"), ScheduleId: a.text("id"), GroupId: a.text("group"),
-			MessageId: a.text("mid"), Hops: uint32(a.number("hops", 0)), Annotations: a.annotations(),
+			MessageId: a.text("mid"), Tally: a.text("tally"), Hops: uint32(a.number("hops", 0)), Annotations: a.annotations(),
 			Conflict: logpb.Enqueue_Conflict(logpb.Enqueue_Conflict_value[strings.ToUpper(a.text("conflict"))]),
 		}
 		if a.has("key") {

@@ -362,7 +362,9 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	m.clock.restore(h)
 	m.entries.begin(h.Index)
 	m.entries.expectAll(h.Messages)
-	m.messages.restoreHead(h)
+	if err := m.messages.restoreHead(h); err != nil {
+		return err
+	}
 	m.version = max(h.FsmVersion, 1)
 	m.lease.restore(h)
 	m.outbox.restoreHead(h)

@@ -311,9 +311,8 @@ func (m *Machine) ConsumersAfter(place uint64, limit int, list []Consumer) (_ []
 }
 
 // ConsumersNow returns how many consumers have not settled what was taken back from
-// them, how many of Stats.Consumers take by credit, and when the oldest held message
-// was handed out; 0: none is held, or that is not known. O(consumers).
-func (m *Machine) ConsumersNow() (timedOut, byCredit int, oldest fsm.Time) {
+// them, and how many of Stats.Consumers take by credit. O(consumers).
+func (m *Machine) ConsumersNow() (timedOut, byCredit int) {
 	for c := range m.consumers.from(0) {
 		if c.link.on && !c.cancelled {
 			byCredit++
@@ -321,14 +320,8 @@ func (m *Machine) ConsumersNow() (timedOut, byCredit int, oldest fsm.Time) {
 		if len(c.late) > 0 && !c.cancelled && !c.isGets() {
 			timedOut++
 		}
-		if c.held.Len() == 0 {
-			continue
-		}
-		if _, first := c.held.First(); first.since != 0 && (oldest == 0 || first.since < oldest) {
-			oldest = first.since
-		}
 	}
-	return timedOut, byCredit, oldest
+	return timedOut, byCredit
 }
 
 func (cs *consumers) describe(c *consumer) Consumer {

@@ -1231,7 +1231,10 @@ type Enqueue struct {
 	// While a message with this key is there the queue takes no second one. 16 bytes,
 	// made of the setting of the queue and of what the message says; empty: it has
 	// none, or the queue asks for none.
-	UniqueKey     []byte `protobuf:"bytes,75,opt,name=unique_key,json=uniqueKey" json:"unique_key,omitempty"`
+	UniqueKey []byte `protobuf:"bytes,75,opt,name=unique_key,json=uniqueKey" json:"unique_key,omitempty"`
+	// The value of the header by which the queue counts its messages; empty: it has none, or
+	// the queue counts by none. Versions before 3 do not know it.
+	Tally         string `protobuf:"bytes,70,opt,name=tally" json:"tally,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1418,6 +1421,13 @@ func (x *Enqueue) GetUniqueKey() []byte {
 		return x.UniqueKey
 	}
 	return nil
+}
+
+func (x *Enqueue) GetTally() string {
+	if x != nil {
+		return x.Tally
+	}
+	return ""
 }
 
 // Restored is what a message had in the queue that a backup was made of. It
@@ -3796,6 +3806,7 @@ type MessageState struct {
 	// Letters only: the queue that a Take sends it to, and how; 0: none has.
 	TakenTo       uint64      `protobuf:"varint,90,opt,name=taken_to,json=takenTo" json:"taken_to,omitempty"`
 	TakenAs       Take_Action `protobuf:"varint,91,opt,name=taken_as,json=takenAs,enum=quorate.log.v1.Take_Action" json:"taken_as,omitempty"`
+	Tally         uint32      `protobuf:"varint,95,opt,name=tally" json:"tally,omitempty"` // number of the value by which it is counted, see QueueSnapshot.tallies; 0: it has none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4164,6 +4175,13 @@ func (x *MessageState) GetTakenAs() Take_Action {
 		return x.TakenAs
 	}
 	return Take_DELETE
+}
+
+func (x *MessageState) GetTally() uint32 {
+	if x != nil {
+		return x.Tally
+	}
+	return 0
 }
 
 // EndState is one record of how a message ended, in a queue snapshot. It has at
@@ -4536,7 +4554,7 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"\x06CHOOSE\x10\x17\x12\t\n" +
 	"\x05PAUSE\x10\x18\x12\b\n" +
-	"\x04TAKE\x10\x1e\"\xc7\x06\n" +
+	"\x04TAKE\x10\x1e\"\xdd\x06\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -4564,7 +4582,8 @@ const file_log_proto_rawDesc = "" +
 	"\x04kept\x18\x16 \x01(\bR\x04kept\x12<\n" +
 	"\vannotations\x18\x17 \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\x12\x1d\n" +
 	"\n" +
-	"unique_key\x18K \x01(\fR\tuniqueKey\"/\n" +
+	"unique_key\x18K \x01(\fR\tuniqueKey\x12\x14\n" +
+	"\x05tally\x18F \x01(\tR\x05tally\"/\n" +
 	"\bConflict\x12\v\n" +
 	"\aREPLACE\x10\x00\x12\n" +
 	"\n" +
@@ -4823,7 +4842,7 @@ const file_log_proto_rawDesc = "" +
 	"\rNodeSuspected\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x12\n" +
-	"\x04back\x18\x03 \x01(\bR\x04back\"\xfa\v\n" +
+	"\x04back\x18\x03 \x01(\bR\x04back\"\x90\f\n" +
 	"\fMessageState\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
@@ -4882,7 +4901,8 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"unique_key\x18d \x01(\fR\tuniqueKey\x12\x19\n" +
 	"\btaken_to\x18Z \x01(\x04R\atakenTo\x126\n" +
-	"\btaken_as\x18[ \x01(\x0e2\x1b.quorate.log.v1.Take.ActionR\atakenAs\"\xb5\a\n" +
+	"\btaken_as\x18[ \x01(\x0e2\x1b.quorate.log.v1.Take.ActionR\atakenAs\x12\x14\n" +
+	"\x05tally\x18_ \x01(\rR\x05tally\"\xb5\a\n" +
 	"\bEndState\x127\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1f.quorate.log.v1.EndState.ReasonR\x06reason\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x12R\x02at\x12\x14\n" +

@@ -461,6 +461,15 @@ func (m *Enqueue) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0xda
 	}
+	if len(m.Tally) > 0 {
+		i -= len(m.Tally)
+		copy(dAtA[i:], m.Tally)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Tally)))
+		i--
+		dAtA[i] = 0x4
+		i--
+		dAtA[i] = 0xb2
+	}
 	if len(m.Annotations) > 0 {
 		for iNdEx := len(m.Annotations) - 1; iNdEx >= 0; iNdEx-- {
 			size, err := m.Annotations[iNdEx].MarshalToSizedBufferVT(dAtA[:i])
@@ -2782,6 +2791,13 @@ func (m *MessageState) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0xa2
 	}
+	if m.Tally != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Tally))
+		i--
+		dAtA[i] = 0x5
+		i--
+		dAtA[i] = 0xf8
+	}
 	if m.TakenAs != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.TakenAs))
 		i--
@@ -3783,6 +3799,10 @@ func (m *Enqueue) SizeVT() (n int) {
 			n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 		}
 	}
+	l = len(m.Tally)
+	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
 	l = len(m.UniqueKey)
 	if l > 0 {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
@@ -4754,6 +4774,9 @@ func (m *MessageState) SizeVT() (n int) {
 	}
 	if m.TakenAs != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.TakenAs))
+	}
+	if m.Tally != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Tally))
 	}
 	l = len(m.UniqueKey)
 	if l > 0 {
@@ -6603,6 +6626,38 @@ func (m *Enqueue) UnmarshalVT(dAtA []byte) error {
 			if err := m.Annotations[len(m.Annotations)-1].UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
+			iNdEx = postIndex
+		case 70:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Tally", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Tally = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
 		case 75:
 			if wireType != 2 {
@@ -13003,6 +13058,25 @@ func (m *MessageState) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.TakenAs |= Take_Action(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 95:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Tally", wireType)
+			}
+			m.Tally = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Tally |= uint32(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

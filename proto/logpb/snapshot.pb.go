@@ -158,8 +158,11 @@ type QueueSnapshot struct {
 	// fsm_version 3.
 	UnnamedPurged uint64 `protobuf:"varint,78,opt,name=unnamed_purged,json=unnamedPurged" json:"unnamed_purged,omitempty"`
 	// Absent: nobody has paused the queue.
-	Pause         *Pause `protobuf:"bytes,79,opt,name=pause" json:"pause,omitempty"`
-	PausedSince   int64  `protobuf:"zigzag64,80,opt,name=paused_since,json=pausedSince" json:"paused_since,omitempty"`
+	Pause       *Pause `protobuf:"bytes,79,opt,name=pause" json:"pause,omitempty"`
+	PausedSince int64  `protobuf:"zigzag64,80,opt,name=paused_since,json=pausedSince" json:"paused_since,omitempty"`
+	// The numbers of the values by which messages are counted, ascending, and the values.
+	Tallies       []uint32 `protobuf:"varint,95,rep,packed,name=tallies" json:"tallies,omitempty"`
+	TallyValues   []string `protobuf:"bytes,96,rep,name=tally_values,json=tallyValues" json:"tally_values,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -500,6 +503,20 @@ func (x *QueueSnapshot) GetPausedSince() int64 {
 		return x.PausedSince
 	}
 	return 0
+}
+
+func (x *QueueSnapshot) GetTallies() []uint32 {
+	if x != nil {
+		return x.Tallies
+	}
+	return nil
+}
+
+func (x *QueueSnapshot) GetTallyValues() []string {
+	if x != nil {
+		return x.TallyValues
+	}
+	return nil
 }
 
 // GroupState is a group that is held or has a state.
@@ -1792,7 +1809,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\tSuspicion\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x14\n" +
-	"\x05until\x18\x03 \x01(\x12R\x05until\"\x82\r\n" +
+	"\x05until\x18\x03 \x01(\x12R\x05until\"\xbf\r\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -1846,7 +1863,9 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x05parts\x18M \x01(\x04R\x05parts\x12%\n" +
 	"\x0eunnamed_purged\x18N \x01(\x04R\runnamedPurged\x12+\n" +
 	"\x05pause\x18O \x01(\v2\x15.quorate.log.v1.PauseR\x05pause\x12!\n" +
-	"\fpaused_since\x18P \x01(\x12R\vpausedSinceJ\x04\b\x14\x10\x15\"\x89\x02\n" +
+	"\fpaused_since\x18P \x01(\x12R\vpausedSince\x12\x18\n" +
+	"\atallies\x18_ \x03(\rR\atallies\x12!\n" +
+	"\ftally_values\x18` \x03(\tR\vtallyValuesJ\x04\b\x14\x10\x15\"\x89\x02\n" +
 	"\n" +
 	"GroupState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +

@@ -74,7 +74,7 @@ func (x TrafficRequest_Of) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TrafficRequest_Of.Descriptor instead.
 func (TrafficRequest_Of) EnumDescriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{61, 0}
+	return file_peer_proto_rawDescGZIP(), []int{62, 0}
 }
 
 // Hello opens a link.
@@ -798,7 +798,8 @@ type QueueStatsRequest struct {
 	// Names of numbers of QueueStats, as the API has them. If there are any, the answer has columns, and no queues
 	// but from a node of an earlier version, which does not know of columns.
 	Columns       []string `protobuf:"bytes,3,rep,name=columns" json:"columns,omitempty"`
-	AsIs          bool     `protobuf:"varint,4,opt,name=as_is,json=asIs" json:"as_is,omitempty"` // what is due in the queues is not done first
+	AsIs          bool     `protobuf:"varint,4,opt,name=as_is,json=asIs" json:"as_is,omitempty"`                 // what is due in the queues is not done first
+	DueWithin     uint64   `protobuf:"varint,60,opt,name=due_within,json=dueWithin" json:"due_within,omitempty"` // ms from the request on, see QueueStats.messages_due; 0: it is not asked for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -859,6 +860,13 @@ func (x *QueueStatsRequest) GetAsIs() bool {
 		return x.AsIs
 	}
 	return false
+}
+
+func (x *QueueStatsRequest) GetDueWithin() uint64 {
+	if x != nil {
+		return x.DueWithin
+	}
+	return 0
 }
 
 type QueueStatsReply struct {
@@ -1036,6 +1044,91 @@ func (x *QueuePause) GetUntil() int64 {
 	return 0
 }
 
+// QueueTally counts messages that have the same value in a header.
+type QueueTally struct {
+	state                  protoimpl.MessageState `protogen:"open.v1"`
+	Value                  string                 `protobuf:"bytes,1,opt,name=value" json:"value,omitempty"`
+	Other                  bool                   `protobuf:"varint,2,opt,name=other" json:"other,omitempty"` // they have other values: there are too many to tell them apart
+	MessagesReady          uint64                 `protobuf:"varint,3,opt,name=messages_ready,json=messagesReady" json:"messages_ready,omitempty"`
+	MessagesUnacknowledged uint64                 `protobuf:"varint,4,opt,name=messages_unacknowledged,json=messagesUnacknowledged" json:"messages_unacknowledged,omitempty"`
+	MessagesScheduled      uint64                 `protobuf:"varint,5,opt,name=messages_scheduled,json=messagesScheduled" json:"messages_scheduled,omitempty"`
+	OldestReadyAgeMs       *uint64                `protobuf:"varint,6,opt,name=oldest_ready_age_ms,json=oldestReadyAgeMs" json:"oldest_ready_age_ms,omitempty"` // absent: none is ready
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
+func (x *QueueTally) Reset() {
+	*x = QueueTally{}
+	mi := &file_peer_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueTally) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueTally) ProtoMessage() {}
+
+func (x *QueueTally) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueTally.ProtoReflect.Descriptor instead.
+func (*QueueTally) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *QueueTally) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *QueueTally) GetOther() bool {
+	if x != nil {
+		return x.Other
+	}
+	return false
+}
+
+func (x *QueueTally) GetMessagesReady() uint64 {
+	if x != nil {
+		return x.MessagesReady
+	}
+	return 0
+}
+
+func (x *QueueTally) GetMessagesUnacknowledged() uint64 {
+	if x != nil {
+		return x.MessagesUnacknowledged
+	}
+	return 0
+}
+
+func (x *QueueTally) GetMessagesScheduled() uint64 {
+	if x != nil {
+		return x.MessagesScheduled
+	}
+	return 0
+}
+
+func (x *QueueTally) GetOldestReadyAgeMs() uint64 {
+	if x != nil && x.OldestReadyAgeMs != nil {
+		return *x.OldestReadyAgeMs
+	}
+	return 0
+}
+
 // QueueStats is how a queue is doing. Where the API shows a number as it is, the
 // field has the name that it has there: see api.QueueStats.
 type QueueStats struct {
@@ -1113,7 +1206,15 @@ type QueueStats struct {
 	ReadyByPriority []uint64 `protobuf:"varint,107,rep,packed,name=ready_by_priority,json=readyByPriority" json:"ready_by_priority,omitempty"`
 	// The share of time in which the queue could hand messages to its consumers at
 	// once, of late; 0 without consumers.
-	ConsumerCapacity      *float64    `protobuf:"fixed64,108,opt,name=consumer_capacity,json=consumerCapacity" json:"consumer_capacity,omitempty"`
+	ConsumerCapacity *float64 `protobuf:"fixed64,108,opt,name=consumer_capacity,json=consumerCapacity" json:"consumer_capacity,omitempty"`
+	// Ages of the oldest messages in ms; absent: there is none.
+	OldestReadyAgeMs          *uint64 `protobuf:"varint,64,opt,name=oldest_ready_age_ms,json=oldestReadyAgeMs" json:"oldest_ready_age_ms,omitempty"`
+	OldestUnacknowledgedAgeMs *uint64 `protobuf:"varint,65,opt,name=oldest_unacknowledged_age_ms,json=oldestUnacknowledgedAgeMs" json:"oldest_unacknowledged_age_ms,omitempty"` // since it was handed out
+	OldestScheduledAgeMs      *uint64 `protobuf:"varint,66,opt,name=oldest_scheduled_age_ms,json=oldestScheduledAgeMs" json:"oldest_scheduled_age_ms,omitempty"`
+	// Messages by the value of the header that the settings name; of at most a few queues that were asked for.
+	ByHeader []*QueueTally `protobuf:"bytes,67,rep,name=by_header,json=byHeader" json:"by_header,omitempty"`
+	// Scheduled messages, and those that wait for a retry, that become ready within the time that was asked about.
+	MessagesDue           uint64      `protobuf:"varint,68,opt,name=messages_due,json=messagesDue" json:"messages_due,omitempty"`
 	Paused                bool        `protobuf:"varint,110,opt,name=paused" json:"paused,omitempty"`                                                           // consumers are handed nothing
 	MessagesDeletedTotal  uint64      `protobuf:"varint,160,opt,name=messages_deleted_total,json=messagesDeletedTotal" json:"messages_deleted_total,omitempty"` // one by one, while they were ready
 	MessagesRedrivenTotal uint64      `protobuf:"varint,161,opt,name=messages_redriven_total,json=messagesRedrivenTotal" json:"messages_redriven_total,omitempty"`
@@ -1125,7 +1226,7 @@ type QueueStats struct {
 
 func (x *QueueStats) Reset() {
 	*x = QueueStats{}
-	mi := &file_peer_proto_msgTypes[13]
+	mi := &file_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1238,7 @@ func (x *QueueStats) String() string {
 func (*QueueStats) ProtoMessage() {}
 
 func (x *QueueStats) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[13]
+	mi := &file_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1251,7 @@ func (x *QueueStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueStats.ProtoReflect.Descriptor instead.
 func (*QueueStats) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *QueueStats) GetQueue() uint64 {
@@ -1608,6 +1709,41 @@ func (x *QueueStats) GetConsumerCapacity() float64 {
 	return 0
 }
 
+func (x *QueueStats) GetOldestReadyAgeMs() uint64 {
+	if x != nil && x.OldestReadyAgeMs != nil {
+		return *x.OldestReadyAgeMs
+	}
+	return 0
+}
+
+func (x *QueueStats) GetOldestUnacknowledgedAgeMs() uint64 {
+	if x != nil && x.OldestUnacknowledgedAgeMs != nil {
+		return *x.OldestUnacknowledgedAgeMs
+	}
+	return 0
+}
+
+func (x *QueueStats) GetOldestScheduledAgeMs() uint64 {
+	if x != nil && x.OldestScheduledAgeMs != nil {
+		return *x.OldestScheduledAgeMs
+	}
+	return 0
+}
+
+func (x *QueueStats) GetByHeader() []*QueueTally {
+	if x != nil {
+		return x.ByHeader
+	}
+	return nil
+}
+
+func (x *QueueStats) GetMessagesDue() uint64 {
+	if x != nil {
+		return x.MessagesDue
+	}
+	return 0
+}
+
 func (x *QueueStats) GetPaused() bool {
 	if x != nil {
 		return x.Paused
@@ -1654,7 +1790,7 @@ type TimeRequest struct {
 
 func (x *TimeRequest) Reset() {
 	*x = TimeRequest{}
-	mi := &file_peer_proto_msgTypes[14]
+	mi := &file_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1802,7 @@ func (x *TimeRequest) String() string {
 func (*TimeRequest) ProtoMessage() {}
 
 func (x *TimeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[14]
+	mi := &file_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1815,7 @@ func (x *TimeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeRequest.ProtoReflect.Descriptor instead.
 func (*TimeRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TimeRequest) GetWithin() []uint64 {
@@ -1698,7 +1834,7 @@ type TimeReply struct {
 
 func (x *TimeReply) Reset() {
 	*x = TimeReply{}
-	mi := &file_peer_proto_msgTypes[15]
+	mi := &file_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1846,7 @@ func (x *TimeReply) String() string {
 func (*TimeReply) ProtoMessage() {}
 
 func (x *TimeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[15]
+	mi := &file_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1859,7 @@ func (x *TimeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeReply.ProtoReflect.Descriptor instead.
 func (*TimeReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TimeReply) GetQueues() []*QueueTime {
@@ -1753,7 +1889,7 @@ type QueueTime struct {
 
 func (x *QueueTime) Reset() {
 	*x = QueueTime{}
-	mi := &file_peer_proto_msgTypes[16]
+	mi := &file_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1765,7 +1901,7 @@ func (x *QueueTime) String() string {
 func (*QueueTime) ProtoMessage() {}
 
 func (x *QueueTime) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[16]
+	mi := &file_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1778,7 +1914,7 @@ func (x *QueueTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueTime.ProtoReflect.Descriptor instead.
 func (*QueueTime) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *QueueTime) GetQueue() uint64 {
@@ -1869,7 +2005,7 @@ type CountsRequest struct {
 
 func (x *CountsRequest) Reset() {
 	*x = CountsRequest{}
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1881,7 +2017,7 @@ func (x *CountsRequest) String() string {
 func (*CountsRequest) ProtoMessage() {}
 
 func (x *CountsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1894,7 +2030,7 @@ func (x *CountsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsRequest.ProtoReflect.Descriptor instead.
 func (*CountsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CountsRequest) GetVhost() string {
@@ -1922,7 +2058,7 @@ type CountsReply struct {
 
 func (x *CountsReply) Reset() {
 	*x = CountsReply{}
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1934,7 +2070,7 @@ func (x *CountsReply) String() string {
 func (*CountsReply) ProtoMessage() {}
 
 func (x *CountsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1947,7 +2083,7 @@ func (x *CountsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsReply.ProtoReflect.Descriptor instead.
 func (*CountsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CountsReply) GetOfVhost() uint64 {
@@ -1982,7 +2118,7 @@ type ConsumersRequest struct {
 
 func (x *ConsumersRequest) Reset() {
 	*x = ConsumersRequest{}
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2130,7 @@ func (x *ConsumersRequest) String() string {
 func (*ConsumersRequest) ProtoMessage() {}
 
 func (x *ConsumersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2143,7 @@ func (x *ConsumersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumersRequest.ProtoReflect.Descriptor instead.
 func (*ConsumersRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ConsumersRequest) GetQueues() []uint64 {
@@ -2027,7 +2163,7 @@ type ConsumersReply struct {
 
 func (x *ConsumersReply) Reset() {
 	*x = ConsumersReply{}
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2175,7 @@ func (x *ConsumersReply) String() string {
 func (*ConsumersReply) ProtoMessage() {}
 
 func (x *ConsumersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2188,7 @@ func (x *ConsumersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumersReply.ProtoReflect.Descriptor instead.
 func (*ConsumersReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ConsumersReply) GetConsumers() []*QueueConsumer {
@@ -2106,7 +2242,7 @@ type QueueConsumer struct {
 
 func (x *QueueConsumer) Reset() {
 	*x = QueueConsumer{}
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2254,7 @@ func (x *QueueConsumer) String() string {
 func (*QueueConsumer) ProtoMessage() {}
 
 func (x *QueueConsumer) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2267,7 @@ func (x *QueueConsumer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConsumer.ProtoReflect.Descriptor instead.
 func (*QueueConsumer) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *QueueConsumer) GetQueue() uint64 {
@@ -2352,7 +2488,7 @@ type ConsumingSession struct {
 
 func (x *ConsumingSession) Reset() {
 	*x = ConsumingSession{}
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2364,7 +2500,7 @@ func (x *ConsumingSession) String() string {
 func (*ConsumingSession) ProtoMessage() {}
 
 func (x *ConsumingSession) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2377,7 +2513,7 @@ func (x *ConsumingSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumingSession.ProtoReflect.Descriptor instead.
 func (*ConsumingSession) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ConsumingSession) GetBoot() uint64 {
@@ -2438,7 +2574,7 @@ type TimeoutsRequest struct {
 
 func (x *TimeoutsRequest) Reset() {
 	*x = TimeoutsRequest{}
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2450,7 +2586,7 @@ func (x *TimeoutsRequest) String() string {
 func (*TimeoutsRequest) ProtoMessage() {}
 
 func (x *TimeoutsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2463,7 +2599,7 @@ func (x *TimeoutsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeoutsRequest.ProtoReflect.Descriptor instead.
 func (*TimeoutsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_proto_rawDescGZIP(), []int{24}
 }
 
 type TimeoutsReply struct {
@@ -2476,7 +2612,7 @@ type TimeoutsReply struct {
 
 func (x *TimeoutsReply) Reset() {
 	*x = TimeoutsReply{}
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2488,7 +2624,7 @@ func (x *TimeoutsReply) String() string {
 func (*TimeoutsReply) ProtoMessage() {}
 
 func (x *TimeoutsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2501,7 +2637,7 @@ func (x *TimeoutsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeoutsReply.ProtoReflect.Descriptor instead.
 func (*TimeoutsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TimeoutsReply) GetLed() []*ConsumerTimeout {
@@ -2538,7 +2674,7 @@ type ConsumerTimeout struct {
 
 func (x *ConsumerTimeout) Reset() {
 	*x = ConsumerTimeout{}
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2550,7 +2686,7 @@ func (x *ConsumerTimeout) String() string {
 func (*ConsumerTimeout) ProtoMessage() {}
 
 func (x *ConsumerTimeout) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2563,7 +2699,7 @@ func (x *ConsumerTimeout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerTimeout.ProtoReflect.Descriptor instead.
 func (*ConsumerTimeout) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ConsumerTimeout) GetAt() int64 {
@@ -2662,7 +2798,7 @@ type LateConsumer struct {
 
 func (x *LateConsumer) Reset() {
 	*x = LateConsumer{}
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2674,7 +2810,7 @@ func (x *LateConsumer) String() string {
 func (*LateConsumer) ProtoMessage() {}
 
 func (x *LateConsumer) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2687,7 +2823,7 @@ func (x *LateConsumer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LateConsumer.ProtoReflect.Descriptor instead.
 func (*LateConsumer) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LateConsumer) GetSession() *ConsumingSession {
@@ -2726,7 +2862,7 @@ type ScheduledRequest struct {
 
 func (x *ScheduledRequest) Reset() {
 	*x = ScheduledRequest{}
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2738,7 +2874,7 @@ func (x *ScheduledRequest) String() string {
 func (*ScheduledRequest) ProtoMessage() {}
 
 func (x *ScheduledRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2751,7 +2887,7 @@ func (x *ScheduledRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledRequest.ProtoReflect.Descriptor instead.
 func (*ScheduledRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ScheduledRequest) GetQueue() uint64 {
@@ -2799,7 +2935,7 @@ type ScheduledReply struct {
 
 func (x *ScheduledReply) Reset() {
 	*x = ScheduledReply{}
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2811,7 +2947,7 @@ func (x *ScheduledReply) String() string {
 func (*ScheduledReply) ProtoMessage() {}
 
 func (x *ScheduledReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2824,7 +2960,7 @@ func (x *ScheduledReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledReply.ProtoReflect.Descriptor instead.
 func (*ScheduledReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ScheduledReply) GetLeader() bool {
@@ -2856,7 +2992,7 @@ type ScheduledMessage struct {
 
 func (x *ScheduledMessage) Reset() {
 	*x = ScheduledMessage{}
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2868,7 +3004,7 @@ func (x *ScheduledMessage) String() string {
 func (*ScheduledMessage) ProtoMessage() {}
 
 func (x *ScheduledMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2881,7 +3017,7 @@ func (x *ScheduledMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledMessage.ProtoReflect.Descriptor instead.
 func (*ScheduledMessage) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ScheduledMessage) GetMessage() uint64 {
@@ -2943,7 +3079,7 @@ type ReplicasRequest struct {
 
 func (x *ReplicasRequest) Reset() {
 	*x = ReplicasRequest{}
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2955,7 +3091,7 @@ func (x *ReplicasRequest) String() string {
 func (*ReplicasRequest) ProtoMessage() {}
 
 func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2968,7 +3104,7 @@ func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReplicasRequest) GetGroups() []uint32 {
@@ -2989,7 +3125,7 @@ type ReplicasReply struct {
 
 func (x *ReplicasReply) Reset() {
 	*x = ReplicasReply{}
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3001,7 +3137,7 @@ func (x *ReplicasReply) String() string {
 func (*ReplicasReply) ProtoMessage() {}
 
 func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3014,7 +3150,7 @@ func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasReply.ProtoReflect.Descriptor instead.
 func (*ReplicasReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReplicasReply) GetReplicas() []*Replica {
@@ -3078,7 +3214,7 @@ type NodeResources struct {
 
 func (x *NodeResources) Reset() {
 	*x = NodeResources{}
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3090,7 +3226,7 @@ func (x *NodeResources) String() string {
 func (*NodeResources) ProtoMessage() {}
 
 func (x *NodeResources) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3103,7 +3239,7 @@ func (x *NodeResources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeResources.ProtoReflect.Descriptor instead.
 func (*NodeResources) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *NodeResources) GetMemoryUsed() int64 {
@@ -3311,7 +3447,7 @@ type NodeCertificate struct {
 
 func (x *NodeCertificate) Reset() {
 	*x = NodeCertificate{}
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3323,7 +3459,7 @@ func (x *NodeCertificate) String() string {
 func (*NodeCertificate) ProtoMessage() {}
 
 func (x *NodeCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3336,7 +3472,7 @@ func (x *NodeCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeCertificate.ProtoReflect.Descriptor instead.
 func (*NodeCertificate) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *NodeCertificate) GetProtocol() string {
@@ -3384,7 +3520,7 @@ type ResourceAlarms struct {
 
 func (x *ResourceAlarms) Reset() {
 	*x = ResourceAlarms{}
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3396,7 +3532,7 @@ func (x *ResourceAlarms) String() string {
 func (*ResourceAlarms) ProtoMessage() {}
 
 func (x *ResourceAlarms) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3409,7 +3545,7 @@ func (x *ResourceAlarms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceAlarms.ProtoReflect.Descriptor instead.
 func (*ResourceAlarms) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ResourceAlarms) GetResources() []string {
@@ -3437,7 +3573,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3449,7 +3585,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3462,7 +3598,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Replica) GetGroup() uint32 {
@@ -3546,7 +3682,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3558,7 +3694,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3571,7 +3707,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TransferRequest) GetGroup() uint32 {
@@ -3597,7 +3733,7 @@ type TransferReply struct {
 
 func (x *TransferReply) Reset() {
 	*x = TransferReply{}
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3609,7 +3745,7 @@ func (x *TransferReply) String() string {
 func (*TransferReply) ProtoMessage() {}
 
 func (x *TransferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3622,7 +3758,7 @@ func (x *TransferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferReply.ProtoReflect.Descriptor instead.
 func (*TransferReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{37}
+	return file_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *TransferReply) GetError() string {
@@ -3646,7 +3782,7 @@ type CatalogRequest struct {
 
 func (x *CatalogRequest) Reset() {
 	*x = CatalogRequest{}
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3658,7 +3794,7 @@ func (x *CatalogRequest) String() string {
 func (*CatalogRequest) ProtoMessage() {}
 
 func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3671,7 +3807,7 @@ func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRequest.ProtoReflect.Descriptor instead.
 func (*CatalogRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CatalogRequest) GetEntry() []byte {
@@ -3717,7 +3853,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3729,7 +3865,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3742,7 +3878,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{39}
+	return file_peer_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Lease) GetNode() string {
@@ -3804,7 +3940,7 @@ type CatalogReply struct {
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[40]
+	mi := &file_peer_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3816,7 +3952,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[40]
+	mi := &file_peer_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3829,7 +3965,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{40}
+	return file_peer_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -3909,7 +4045,7 @@ type PeekRequest struct {
 
 func (x *PeekRequest) Reset() {
 	*x = PeekRequest{}
-	mi := &file_peer_proto_msgTypes[41]
+	mi := &file_peer_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3921,7 +4057,7 @@ func (x *PeekRequest) String() string {
 func (*PeekRequest) ProtoMessage() {}
 
 func (x *PeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[41]
+	mi := &file_peer_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3934,7 +4070,7 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
 func (*PeekRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{41}
+	return file_peer_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PeekRequest) GetGroup() uint32 {
@@ -3984,7 +4120,7 @@ type PeekReply struct {
 
 func (x *PeekReply) Reset() {
 	*x = PeekReply{}
-	mi := &file_peer_proto_msgTypes[42]
+	mi := &file_peer_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3996,7 +4132,7 @@ func (x *PeekReply) String() string {
 func (*PeekReply) ProtoMessage() {}
 
 func (x *PeekReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[42]
+	mi := &file_peer_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4009,7 +4145,7 @@ func (x *PeekReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekReply.ProtoReflect.Descriptor instead.
 func (*PeekReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{42}
+	return file_peer_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PeekReply) GetLeader() bool {
@@ -4061,7 +4197,7 @@ type Peeked struct {
 
 func (x *Peeked) Reset() {
 	*x = Peeked{}
-	mi := &file_peer_proto_msgTypes[43]
+	mi := &file_peer_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4073,7 +4209,7 @@ func (x *Peeked) String() string {
 func (*Peeked) ProtoMessage() {}
 
 func (x *Peeked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[43]
+	mi := &file_peer_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4086,7 +4222,7 @@ func (x *Peeked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peeked.ProtoReflect.Descriptor instead.
 func (*Peeked) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{43}
+	return file_peer_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Peeked) GetNumber() uint64 {
@@ -4193,7 +4329,7 @@ type BrowseRequest struct {
 
 func (x *BrowseRequest) Reset() {
 	*x = BrowseRequest{}
-	mi := &file_peer_proto_msgTypes[44]
+	mi := &file_peer_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4205,7 +4341,7 @@ func (x *BrowseRequest) String() string {
 func (*BrowseRequest) ProtoMessage() {}
 
 func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[44]
+	mi := &file_peer_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4218,7 +4354,7 @@ func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseRequest.ProtoReflect.Descriptor instead.
 func (*BrowseRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{44}
+	return file_peer_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *BrowseRequest) GetGroup() uint32 {
@@ -4263,7 +4399,7 @@ type BrowseReply struct {
 
 func (x *BrowseReply) Reset() {
 	*x = BrowseReply{}
-	mi := &file_peer_proto_msgTypes[45]
+	mi := &file_peer_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4275,7 +4411,7 @@ func (x *BrowseReply) String() string {
 func (*BrowseReply) ProtoMessage() {}
 
 func (x *BrowseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[45]
+	mi := &file_peer_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4288,7 +4424,7 @@ func (x *BrowseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseReply.ProtoReflect.Descriptor instead.
 func (*BrowseReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{45}
+	return file_peer_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *BrowseReply) GetLeader() bool {
@@ -4357,7 +4493,7 @@ type SelectRequest struct {
 
 func (x *SelectRequest) Reset() {
 	*x = SelectRequest{}
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4369,7 +4505,7 @@ func (x *SelectRequest) String() string {
 func (*SelectRequest) ProtoMessage() {}
 
 func (x *SelectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4382,7 +4518,7 @@ func (x *SelectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelectRequest.ProtoReflect.Descriptor instead.
 func (*SelectRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{46}
+	return file_peer_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SelectRequest) GetGroup() uint32 {
@@ -4490,7 +4626,7 @@ type SelectReply struct {
 
 func (x *SelectReply) Reset() {
 	*x = SelectReply{}
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4502,7 +4638,7 @@ func (x *SelectReply) String() string {
 func (*SelectReply) ProtoMessage() {}
 
 func (x *SelectReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4515,7 +4651,7 @@ func (x *SelectReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelectReply.ProtoReflect.Descriptor instead.
 func (*SelectReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{47}
+	return file_peer_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SelectReply) GetLeader() bool {
@@ -4577,7 +4713,7 @@ type EndsRequest struct {
 
 func (x *EndsRequest) Reset() {
 	*x = EndsRequest{}
-	mi := &file_peer_proto_msgTypes[48]
+	mi := &file_peer_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4589,7 +4725,7 @@ func (x *EndsRequest) String() string {
 func (*EndsRequest) ProtoMessage() {}
 
 func (x *EndsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[48]
+	mi := &file_peer_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4602,7 +4738,7 @@ func (x *EndsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndsRequest.ProtoReflect.Descriptor instead.
 func (*EndsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{48}
+	return file_peer_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *EndsRequest) GetGroup() uint32 {
@@ -4667,7 +4803,7 @@ type GroupsRequest struct {
 
 func (x *GroupsRequest) Reset() {
 	*x = GroupsRequest{}
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4679,7 +4815,7 @@ func (x *GroupsRequest) String() string {
 func (*GroupsRequest) ProtoMessage() {}
 
 func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4692,7 +4828,7 @@ func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupsRequest.ProtoReflect.Descriptor instead.
 func (*GroupsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{49}
+	return file_peer_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GroupsRequest) GetGroup() uint32 {
@@ -4736,7 +4872,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4748,7 +4884,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4761,7 +4897,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{50}
+	return file_peer_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ExplainRequest) GetGroup() uint32 {
@@ -4804,7 +4940,7 @@ type TextReply struct {
 
 func (x *TextReply) Reset() {
 	*x = TextReply{}
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4816,7 +4952,7 @@ func (x *TextReply) String() string {
 func (*TextReply) ProtoMessage() {}
 
 func (x *TextReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4829,7 +4965,7 @@ func (x *TextReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TextReply.ProtoReflect.Descriptor instead.
 func (*TextReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{51}
+	return file_peer_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *TextReply) GetLeader() bool {
@@ -4866,7 +5002,7 @@ type HashRequest struct {
 
 func (x *HashRequest) Reset() {
 	*x = HashRequest{}
-	mi := &file_peer_proto_msgTypes[52]
+	mi := &file_peer_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4878,7 +5014,7 @@ func (x *HashRequest) String() string {
 func (*HashRequest) ProtoMessage() {}
 
 func (x *HashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[52]
+	mi := &file_peer_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4891,7 +5027,7 @@ func (x *HashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
 func (*HashRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{52}
+	return file_peer_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *HashRequest) GetGroup() uint32 {
@@ -4936,7 +5072,7 @@ type HashReply struct {
 
 func (x *HashReply) Reset() {
 	*x = HashReply{}
-	mi := &file_peer_proto_msgTypes[53]
+	mi := &file_peer_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4948,7 +5084,7 @@ func (x *HashReply) String() string {
 func (*HashReply) ProtoMessage() {}
 
 func (x *HashReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[53]
+	mi := &file_peer_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4961,7 +5097,7 @@ func (x *HashReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashReply.ProtoReflect.Descriptor instead.
 func (*HashReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{53}
+	return file_peer_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *HashReply) GetHere() bool {
@@ -5020,7 +5156,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_peer_proto_msgTypes[54]
+	mi := &file_peer_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5032,7 +5168,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[54]
+	mi := &file_peer_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5045,7 +5181,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{54}
+	return file_peer_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *BackupRequest) GetGroup() uint32 {
@@ -5107,7 +5243,7 @@ type BackupReply struct {
 
 func (x *BackupReply) Reset() {
 	*x = BackupReply{}
-	mi := &file_peer_proto_msgTypes[55]
+	mi := &file_peer_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5119,7 +5255,7 @@ func (x *BackupReply) String() string {
 func (*BackupReply) ProtoMessage() {}
 
 func (x *BackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[55]
+	mi := &file_peer_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5132,7 +5268,7 @@ func (x *BackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupReply.ProtoReflect.Descriptor instead.
 func (*BackupReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{55}
+	return file_peer_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *BackupReply) GetLeader() bool {
@@ -5245,7 +5381,7 @@ type BackedUpPiece struct {
 
 func (x *BackedUpPiece) Reset() {
 	*x = BackedUpPiece{}
-	mi := &file_peer_proto_msgTypes[56]
+	mi := &file_peer_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5257,7 +5393,7 @@ func (x *BackedUpPiece) String() string {
 func (*BackedUpPiece) ProtoMessage() {}
 
 func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[56]
+	mi := &file_peer_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5270,7 +5406,7 @@ func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackedUpPiece.ProtoReflect.Descriptor instead.
 func (*BackedUpPiece) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{56}
+	return file_peer_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *BackedUpPiece) GetState() []byte {
@@ -5306,7 +5442,7 @@ type RestoredRequest struct {
 
 func (x *RestoredRequest) Reset() {
 	*x = RestoredRequest{}
-	mi := &file_peer_proto_msgTypes[57]
+	mi := &file_peer_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5318,7 +5454,7 @@ func (x *RestoredRequest) String() string {
 func (*RestoredRequest) ProtoMessage() {}
 
 func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[57]
+	mi := &file_peer_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5331,7 +5467,7 @@ func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredRequest.ProtoReflect.Descriptor instead.
 func (*RestoredRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{57}
+	return file_peer_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RestoredRequest) GetGroup() uint32 {
@@ -5366,7 +5502,7 @@ type RestoredReply struct {
 
 func (x *RestoredReply) Reset() {
 	*x = RestoredReply{}
-	mi := &file_peer_proto_msgTypes[58]
+	mi := &file_peer_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5378,7 +5514,7 @@ func (x *RestoredReply) String() string {
 func (*RestoredReply) ProtoMessage() {}
 
 func (x *RestoredReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[58]
+	mi := &file_peer_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5391,7 +5527,7 @@ func (x *RestoredReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredReply.ProtoReflect.Descriptor instead.
 func (*RestoredReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{58}
+	return file_peer_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RestoredReply) GetLeader() bool {
@@ -5426,7 +5562,7 @@ type HearsRequest struct {
 
 func (x *HearsRequest) Reset() {
 	*x = HearsRequest{}
-	mi := &file_peer_proto_msgTypes[59]
+	mi := &file_peer_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5438,7 +5574,7 @@ func (x *HearsRequest) String() string {
 func (*HearsRequest) ProtoMessage() {}
 
 func (x *HearsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[59]
+	mi := &file_peer_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5451,7 +5587,7 @@ func (x *HearsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsRequest.ProtoReflect.Descriptor instead.
 func (*HearsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{59}
+	return file_peer_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *HearsRequest) GetNode() string {
@@ -5477,7 +5613,7 @@ type HearsReply struct {
 
 func (x *HearsReply) Reset() {
 	*x = HearsReply{}
-	mi := &file_peer_proto_msgTypes[60]
+	mi := &file_peer_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5489,7 +5625,7 @@ func (x *HearsReply) String() string {
 func (*HearsReply) ProtoMessage() {}
 
 func (x *HearsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[60]
+	mi := &file_peer_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5502,7 +5638,7 @@ func (x *HearsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsReply.ProtoReflect.Descriptor instead.
 func (*HearsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{60}
+	return file_peer_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *HearsReply) GetHears() bool {
@@ -5539,7 +5675,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_peer_proto_msgTypes[61]
+	mi := &file_peer_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5551,7 +5687,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[61]
+	mi := &file_peer_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5564,7 +5700,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{61}
+	return file_peer_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *TrafficRequest) GetOf() TrafficRequest_Of {
@@ -5683,7 +5819,7 @@ type TrafficReply struct {
 
 func (x *TrafficReply) Reset() {
 	*x = TrafficReply{}
-	mi := &file_peer_proto_msgTypes[62]
+	mi := &file_peer_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5695,7 +5831,7 @@ func (x *TrafficReply) String() string {
 func (*TrafficReply) ProtoMessage() {}
 
 func (x *TrafficReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[62]
+	mi := &file_peer_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5708,7 +5844,7 @@ func (x *TrafficReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficReply.ProtoReflect.Descriptor instead.
 func (*TrafficReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{62}
+	return file_peer_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *TrafficReply) GetObjects() []*ObjectTraffic {
@@ -5752,7 +5888,7 @@ type ObjectTraffic struct {
 
 func (x *ObjectTraffic) Reset() {
 	*x = ObjectTraffic{}
-	mi := &file_peer_proto_msgTypes[63]
+	mi := &file_peer_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5764,7 +5900,7 @@ func (x *ObjectTraffic) String() string {
 func (*ObjectTraffic) ProtoMessage() {}
 
 func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[63]
+	mi := &file_peer_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5777,7 +5913,7 @@ func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectTraffic.ProtoReflect.Descriptor instead.
 func (*ObjectTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{63}
+	return file_peer_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ObjectTraffic) GetVhost() string {
@@ -5860,7 +5996,7 @@ type PairTraffic struct {
 
 func (x *PairTraffic) Reset() {
 	*x = PairTraffic{}
-	mi := &file_peer_proto_msgTypes[64]
+	mi := &file_peer_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5872,7 +6008,7 @@ func (x *PairTraffic) String() string {
 func (*PairTraffic) ProtoMessage() {}
 
 func (x *PairTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[64]
+	mi := &file_peer_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5885,7 +6021,7 @@ func (x *PairTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairTraffic.ProtoReflect.Descriptor instead.
 func (*PairTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{64}
+	return file_peer_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *PairTraffic) GetChannel() *ConsumingSession {
@@ -6001,12 +6137,14 @@ const file_peer_proto_rawDesc = "" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"\"\n" +
 	"\n" +
 	"LeadsReply\x12\x14\n" +
-	"\x05terms\x18\x01 \x03(\x04R\x05terms\"\x83\x01\n" +
+	"\x05terms\x18\x01 \x03(\x04R\x05terms\"\xa2\x01\n" +
 	"\x11QueueStatsRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\x12'\n" +
 	"\x0fexpiring_within\x18\x02 \x03(\x04R\x0eexpiringWithin\x12\x18\n" +
 	"\acolumns\x18\x03 \x03(\tR\acolumns\x12\x13\n" +
-	"\x05as_is\x18\x04 \x01(\bR\x04asIs\"\x90\x01\n" +
+	"\x05as_is\x18\x04 \x01(\bR\x04asIs\x12\x1d\n" +
+	"\n" +
+	"due_within\x18< \x01(\x04R\tdueWithin\"\x90\x01\n" +
 	"\x0fQueueStatsReply\x123\n" +
 	"\x06queues\x18\x01 \x03(\v2\x1b.quorate.peer.v1.QueueStatsR\x06queues\x12\x10\n" +
 	"\x03ids\x18\x02 \x03(\x04R\x03ids\x126\n" +
@@ -6018,7 +6156,15 @@ const file_peer_proto_rawDesc = "" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05since\x18\x03 \x01(\x12R\x05since\x12\x14\n" +
-	"\x05until\x18\x04 \x01(\x12R\x05until\"\x81\x1a\n" +
+	"\x05until\x18\x04 \x01(\x12R\x05until\"\xfd\x01\n" +
+	"\n" +
+	"QueueTally\x12\x14\n" +
+	"\x05value\x18\x01 \x01(\tR\x05value\x12\x14\n" +
+	"\x05other\x18\x02 \x01(\bR\x05other\x12%\n" +
+	"\x0emessages_ready\x18\x03 \x01(\x04R\rmessagesReady\x127\n" +
+	"\x17messages_unacknowledged\x18\x04 \x01(\x04R\x16messagesUnacknowledged\x12-\n" +
+	"\x12messages_scheduled\x18\x05 \x01(\x04R\x11messagesScheduled\x124\n" +
+	"\x13oldest_ready_age_ms\x18\x06 \x01(\x04B\x05\xaa\x01\x02\b\x01R\x10oldestReadyAgeMs\"\x9a\x1c\n" +
 	"\n" +
 	"QueueStats\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12%\n" +
@@ -6089,7 +6235,12 @@ const file_peer_proto_rawDesc = "" +
 	"\tlog_bytes\x18i \x01(\x04R\blogBytes\x12\x1a\n" +
 	"\bexpiring\x18j \x03(\x04R\bexpiring\x12*\n" +
 	"\x11ready_by_priority\x18k \x03(\x04R\x0freadyByPriority\x122\n" +
-	"\x11consumer_capacity\x18l \x01(\x01B\x05\xaa\x01\x02\b\x01R\x10consumerCapacity\x12\x16\n" +
+	"\x11consumer_capacity\x18l \x01(\x01B\x05\xaa\x01\x02\b\x01R\x10consumerCapacity\x124\n" +
+	"\x13oldest_ready_age_ms\x18@ \x01(\x04B\x05\xaa\x01\x02\b\x01R\x10oldestReadyAgeMs\x12F\n" +
+	"\x1coldest_unacknowledged_age_ms\x18A \x01(\x04B\x05\xaa\x01\x02\b\x01R\x19oldestUnacknowledgedAgeMs\x12<\n" +
+	"\x17oldest_scheduled_age_ms\x18B \x01(\x04B\x05\xaa\x01\x02\b\x01R\x14oldestScheduledAgeMs\x128\n" +
+	"\tby_header\x18C \x03(\v2\x1b.quorate.peer.v1.QueueTallyR\bbyHeader\x12!\n" +
+	"\fmessages_due\x18D \x01(\x04R\vmessagesDue\x12\x16\n" +
 	"\x06paused\x18n \x01(\bR\x06paused\x125\n" +
 	"\x16messages_deleted_total\x18\xa0\x01 \x01(\x04R\x14messagesDeletedTotal\x127\n" +
 	"\x17messages_redriven_total\x18\xa1\x01 \x01(\x04R\x15messagesRedrivenTotal\x123\n" +
@@ -6515,7 +6666,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_peer_proto_goTypes = []any{
 	(TrafficRequest_Of)(0),    // 0: quorate.peer.v1.TrafficRequest.Of
 	(*Hello)(nil),             // 1: quorate.peer.v1.Hello
@@ -6531,96 +6682,98 @@ var file_peer_proto_goTypes = []any{
 	(*QueueStatsReply)(nil),   // 11: quorate.peer.v1.QueueStatsReply
 	(*QueueColumn)(nil),       // 12: quorate.peer.v1.QueueColumn
 	(*QueuePause)(nil),        // 13: quorate.peer.v1.QueuePause
-	(*QueueStats)(nil),        // 14: quorate.peer.v1.QueueStats
-	(*TimeRequest)(nil),       // 15: quorate.peer.v1.TimeRequest
-	(*TimeReply)(nil),         // 16: quorate.peer.v1.TimeReply
-	(*QueueTime)(nil),         // 17: quorate.peer.v1.QueueTime
-	(*CountsRequest)(nil),     // 18: quorate.peer.v1.CountsRequest
-	(*CountsReply)(nil),       // 19: quorate.peer.v1.CountsReply
-	(*ConsumersRequest)(nil),  // 20: quorate.peer.v1.ConsumersRequest
-	(*ConsumersReply)(nil),    // 21: quorate.peer.v1.ConsumersReply
-	(*QueueConsumer)(nil),     // 22: quorate.peer.v1.QueueConsumer
-	(*ConsumingSession)(nil),  // 23: quorate.peer.v1.ConsumingSession
-	(*TimeoutsRequest)(nil),   // 24: quorate.peer.v1.TimeoutsRequest
-	(*TimeoutsReply)(nil),     // 25: quorate.peer.v1.TimeoutsReply
-	(*ConsumerTimeout)(nil),   // 26: quorate.peer.v1.ConsumerTimeout
-	(*LateConsumer)(nil),      // 27: quorate.peer.v1.LateConsumer
-	(*ScheduledRequest)(nil),  // 28: quorate.peer.v1.ScheduledRequest
-	(*ScheduledReply)(nil),    // 29: quorate.peer.v1.ScheduledReply
-	(*ScheduledMessage)(nil),  // 30: quorate.peer.v1.ScheduledMessage
-	(*ReplicasRequest)(nil),   // 31: quorate.peer.v1.ReplicasRequest
-	(*ReplicasReply)(nil),     // 32: quorate.peer.v1.ReplicasReply
-	(*NodeResources)(nil),     // 33: quorate.peer.v1.NodeResources
-	(*NodeCertificate)(nil),   // 34: quorate.peer.v1.NodeCertificate
-	(*ResourceAlarms)(nil),    // 35: quorate.peer.v1.ResourceAlarms
-	(*Replica)(nil),           // 36: quorate.peer.v1.Replica
-	(*TransferRequest)(nil),   // 37: quorate.peer.v1.TransferRequest
-	(*TransferReply)(nil),     // 38: quorate.peer.v1.TransferReply
-	(*CatalogRequest)(nil),    // 39: quorate.peer.v1.CatalogRequest
-	(*Lease)(nil),             // 40: quorate.peer.v1.Lease
-	(*CatalogReply)(nil),      // 41: quorate.peer.v1.CatalogReply
-	(*PeekRequest)(nil),       // 42: quorate.peer.v1.PeekRequest
-	(*PeekReply)(nil),         // 43: quorate.peer.v1.PeekReply
-	(*Peeked)(nil),            // 44: quorate.peer.v1.Peeked
-	(*BrowseRequest)(nil),     // 45: quorate.peer.v1.BrowseRequest
-	(*BrowseReply)(nil),       // 46: quorate.peer.v1.BrowseReply
-	(*SelectRequest)(nil),     // 47: quorate.peer.v1.SelectRequest
-	(*SelectReply)(nil),       // 48: quorate.peer.v1.SelectReply
-	(*EndsRequest)(nil),       // 49: quorate.peer.v1.EndsRequest
-	(*GroupsRequest)(nil),     // 50: quorate.peer.v1.GroupsRequest
-	(*ExplainRequest)(nil),    // 51: quorate.peer.v1.ExplainRequest
-	(*TextReply)(nil),         // 52: quorate.peer.v1.TextReply
-	(*HashRequest)(nil),       // 53: quorate.peer.v1.HashRequest
-	(*HashReply)(nil),         // 54: quorate.peer.v1.HashReply
-	(*BackupRequest)(nil),     // 55: quorate.peer.v1.BackupRequest
-	(*BackupReply)(nil),       // 56: quorate.peer.v1.BackupReply
-	(*BackedUpPiece)(nil),     // 57: quorate.peer.v1.BackedUpPiece
-	(*RestoredRequest)(nil),   // 58: quorate.peer.v1.RestoredRequest
-	(*RestoredReply)(nil),     // 59: quorate.peer.v1.RestoredReply
-	(*HearsRequest)(nil),      // 60: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),        // 61: quorate.peer.v1.HearsReply
-	(*TrafficRequest)(nil),    // 62: quorate.peer.v1.TrafficRequest
-	(*TrafficReply)(nil),      // 63: quorate.peer.v1.TrafficReply
-	(*ObjectTraffic)(nil),     // 64: quorate.peer.v1.ObjectTraffic
-	(*PairTraffic)(nil),       // 65: quorate.peer.v1.PairTraffic
-	nil,                       // 66: quorate.peer.v1.SelectRequest.HeadersEntry
+	(*QueueTally)(nil),        // 14: quorate.peer.v1.QueueTally
+	(*QueueStats)(nil),        // 15: quorate.peer.v1.QueueStats
+	(*TimeRequest)(nil),       // 16: quorate.peer.v1.TimeRequest
+	(*TimeReply)(nil),         // 17: quorate.peer.v1.TimeReply
+	(*QueueTime)(nil),         // 18: quorate.peer.v1.QueueTime
+	(*CountsRequest)(nil),     // 19: quorate.peer.v1.CountsRequest
+	(*CountsReply)(nil),       // 20: quorate.peer.v1.CountsReply
+	(*ConsumersRequest)(nil),  // 21: quorate.peer.v1.ConsumersRequest
+	(*ConsumersReply)(nil),    // 22: quorate.peer.v1.ConsumersReply
+	(*QueueConsumer)(nil),     // 23: quorate.peer.v1.QueueConsumer
+	(*ConsumingSession)(nil),  // 24: quorate.peer.v1.ConsumingSession
+	(*TimeoutsRequest)(nil),   // 25: quorate.peer.v1.TimeoutsRequest
+	(*TimeoutsReply)(nil),     // 26: quorate.peer.v1.TimeoutsReply
+	(*ConsumerTimeout)(nil),   // 27: quorate.peer.v1.ConsumerTimeout
+	(*LateConsumer)(nil),      // 28: quorate.peer.v1.LateConsumer
+	(*ScheduledRequest)(nil),  // 29: quorate.peer.v1.ScheduledRequest
+	(*ScheduledReply)(nil),    // 30: quorate.peer.v1.ScheduledReply
+	(*ScheduledMessage)(nil),  // 31: quorate.peer.v1.ScheduledMessage
+	(*ReplicasRequest)(nil),   // 32: quorate.peer.v1.ReplicasRequest
+	(*ReplicasReply)(nil),     // 33: quorate.peer.v1.ReplicasReply
+	(*NodeResources)(nil),     // 34: quorate.peer.v1.NodeResources
+	(*NodeCertificate)(nil),   // 35: quorate.peer.v1.NodeCertificate
+	(*ResourceAlarms)(nil),    // 36: quorate.peer.v1.ResourceAlarms
+	(*Replica)(nil),           // 37: quorate.peer.v1.Replica
+	(*TransferRequest)(nil),   // 38: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),     // 39: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),    // 40: quorate.peer.v1.CatalogRequest
+	(*Lease)(nil),             // 41: quorate.peer.v1.Lease
+	(*CatalogReply)(nil),      // 42: quorate.peer.v1.CatalogReply
+	(*PeekRequest)(nil),       // 43: quorate.peer.v1.PeekRequest
+	(*PeekReply)(nil),         // 44: quorate.peer.v1.PeekReply
+	(*Peeked)(nil),            // 45: quorate.peer.v1.Peeked
+	(*BrowseRequest)(nil),     // 46: quorate.peer.v1.BrowseRequest
+	(*BrowseReply)(nil),       // 47: quorate.peer.v1.BrowseReply
+	(*SelectRequest)(nil),     // 48: quorate.peer.v1.SelectRequest
+	(*SelectReply)(nil),       // 49: quorate.peer.v1.SelectReply
+	(*EndsRequest)(nil),       // 50: quorate.peer.v1.EndsRequest
+	(*GroupsRequest)(nil),     // 51: quorate.peer.v1.GroupsRequest
+	(*ExplainRequest)(nil),    // 52: quorate.peer.v1.ExplainRequest
+	(*TextReply)(nil),         // 53: quorate.peer.v1.TextReply
+	(*HashRequest)(nil),       // 54: quorate.peer.v1.HashRequest
+	(*HashReply)(nil),         // 55: quorate.peer.v1.HashReply
+	(*BackupRequest)(nil),     // 56: quorate.peer.v1.BackupRequest
+	(*BackupReply)(nil),       // 57: quorate.peer.v1.BackupReply
+	(*BackedUpPiece)(nil),     // 58: quorate.peer.v1.BackedUpPiece
+	(*RestoredRequest)(nil),   // 59: quorate.peer.v1.RestoredRequest
+	(*RestoredReply)(nil),     // 60: quorate.peer.v1.RestoredReply
+	(*HearsRequest)(nil),      // 61: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),        // 62: quorate.peer.v1.HearsReply
+	(*TrafficRequest)(nil),    // 63: quorate.peer.v1.TrafficRequest
+	(*TrafficReply)(nil),      // 64: quorate.peer.v1.TrafficReply
+	(*ObjectTraffic)(nil),     // 65: quorate.peer.v1.ObjectTraffic
+	(*PairTraffic)(nil),       // 66: quorate.peer.v1.PairTraffic
+	nil,                       // 67: quorate.peer.v1.SelectRequest.HeadersEntry
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
-	14, // 1: quorate.peer.v1.QueueStatsReply.queues:type_name -> quorate.peer.v1.QueueStats
+	15, // 1: quorate.peer.v1.QueueStatsReply.queues:type_name -> quorate.peer.v1.QueueStats
 	12, // 2: quorate.peer.v1.QueueStatsReply.columns:type_name -> quorate.peer.v1.QueueColumn
-	36, // 3: quorate.peer.v1.QueueStats.replica:type_name -> quorate.peer.v1.Replica
-	13, // 4: quorate.peer.v1.QueueStats.pause:type_name -> quorate.peer.v1.QueuePause
-	17, // 5: quorate.peer.v1.TimeReply.queues:type_name -> quorate.peer.v1.QueueTime
-	22, // 6: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
-	23, // 7: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
-	26, // 8: quorate.peer.v1.TimeoutsReply.led:type_name -> quorate.peer.v1.ConsumerTimeout
-	27, // 9: quorate.peer.v1.TimeoutsReply.served:type_name -> quorate.peer.v1.LateConsumer
-	23, // 10: quorate.peer.v1.LateConsumer.session:type_name -> quorate.peer.v1.ConsumingSession
-	30, // 11: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
-	36, // 12: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	33, // 13: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
-	34, // 14: quorate.peer.v1.NodeResources.certificates:type_name -> quorate.peer.v1.NodeCertificate
-	40, // 15: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
-	44, // 16: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
-	44, // 17: quorate.peer.v1.BrowseReply.messages:type_name -> quorate.peer.v1.Peeked
-	66, // 18: quorate.peer.v1.SelectRequest.headers:type_name -> quorate.peer.v1.SelectRequest.HeadersEntry
-	57, // 19: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
-	0,  // 20: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
-	64, // 21: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
-	65, // 22: quorate.peer.v1.TrafficReply.pairs:type_name -> quorate.peer.v1.PairTraffic
-	23, // 23: quorate.peer.v1.PairTraffic.channel:type_name -> quorate.peer.v1.ConsumingSession
-	5,  // 24: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 25: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 26: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 27: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 28: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 29: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	27, // [27:30] is the sub-list for method output_type
-	24, // [24:27] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	37, // 3: quorate.peer.v1.QueueStats.replica:type_name -> quorate.peer.v1.Replica
+	14, // 4: quorate.peer.v1.QueueStats.by_header:type_name -> quorate.peer.v1.QueueTally
+	13, // 5: quorate.peer.v1.QueueStats.pause:type_name -> quorate.peer.v1.QueuePause
+	18, // 6: quorate.peer.v1.TimeReply.queues:type_name -> quorate.peer.v1.QueueTime
+	23, // 7: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
+	24, // 8: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
+	27, // 9: quorate.peer.v1.TimeoutsReply.led:type_name -> quorate.peer.v1.ConsumerTimeout
+	28, // 10: quorate.peer.v1.TimeoutsReply.served:type_name -> quorate.peer.v1.LateConsumer
+	24, // 11: quorate.peer.v1.LateConsumer.session:type_name -> quorate.peer.v1.ConsumingSession
+	31, // 12: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
+	37, // 13: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	34, // 14: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
+	35, // 15: quorate.peer.v1.NodeResources.certificates:type_name -> quorate.peer.v1.NodeCertificate
+	41, // 16: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
+	45, // 17: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
+	45, // 18: quorate.peer.v1.BrowseReply.messages:type_name -> quorate.peer.v1.Peeked
+	67, // 19: quorate.peer.v1.SelectRequest.headers:type_name -> quorate.peer.v1.SelectRequest.HeadersEntry
+	58, // 20: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
+	0,  // 21: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
+	65, // 22: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
+	66, // 23: quorate.peer.v1.TrafficReply.pairs:type_name -> quorate.peer.v1.PairTraffic
+	24, // 24: quorate.peer.v1.PairTraffic.channel:type_name -> quorate.peer.v1.ConsumingSession
+	5,  // 25: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 26: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 27: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 28: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 29: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 30: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	28, // [28:31] is the sub-list for method output_type
+	25, // [25:28] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -6634,7 +6787,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   66,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

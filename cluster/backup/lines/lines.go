@@ -42,6 +42,8 @@ type Properties interface {
 	// Expiration returns the time-to-live with which a message was published, empty if it
 	// has none.
 	Expiration(p fsm.Payload) string
+	// Text returns the text or the whole number that a header holds, nil if it holds none.
+	Text(p fsm.Payload, header string) []byte
 	// Check reports what is wrong with a payload that no protocol has checked.
 	Check(p fsm.Payload) error
 }

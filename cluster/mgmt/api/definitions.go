@@ -365,6 +365,14 @@ type QueueStats struct {
 	Memory          uint64 `json:"messages_ram"` // those that are nowhere else
 	MemoryBytes     uint64 `json:"message_bytes_ram"`
 	ReadyReturned   uint64 `json:"messages_ready_returned"` // those of messages_ready that consumers had
+	// Ages of the oldest messages: of the ready ones since they came or became ready, of the unacknowledged
+	// ones since they were handed out, of the scheduled ones since they were published; null: there is none.
+	OldestReadyAge     *uint64 `json:"oldest_ready_age_ms"`
+	OldestUnackedAge   *uint64 `json:"oldest_unacknowledged_age_ms"`
+	OldestScheduledAge *uint64 `json:"oldest_scheduled_age_ms"`
+	// ByHeader are the messages by the value of the header that age-header names. They are there if one queue was
+	// asked for and has such messages.
+	ByHeader []HeaderValue `json:"by_header,omitempty"`
 	// Ready messages of each priority that has any, and how many priorities that are; absent: the
 	// leader, of another version, does not say.
 	ByPriority       map[string]uint64 `json:"messages_by_priority,omitzero"`
@@ -384,6 +392,37 @@ type QueueStats struct {
 	DedupIDsForgottenSoon uint64 `json:"dedup_ids_forgotten_early_total"`
 	// SettingsApplied: the queue has taken up the effective settings shown.
 	SettingsApplied bool `json:"settings_in_force"`
+}
+
+// HeaderValue counts messages that have the same value in a header.
+type HeaderValue struct {
+	Value          string  `json:"value"`
+	Other          bool    `json:"other"` // they have other values: there are too many to tell them apart
+	Ready          uint64  `json:"messages_ready"`
+	Unacknowledged uint64  `json:"messages_unacknowledged"`
+	Scheduled      uint64  `json:"messages_scheduled"`
+	OldestReadyAge *uint64 `json:"oldest_ready_age_ms"` // null: none is ready
+}
+
+// Scaling is what autoscalers ask of a queue. All of it are numbers, and none of them is null: an age of what
+// there is not is 0.
+type Scaling struct {
+	Ready              uint64  `json:"messages_ready"`
+	Unacknowledged     uint64  `json:"messages_unacknowledged"`
+	Backlog            uint64  `json:"backlog"` // ready, unacknowledged, or due within the time
+	Scheduled          uint64  `json:"messages_scheduled"`
+	Due                uint64  `json:"messages_due"` // scheduled ones and retries that become ready within the time
+	Within             uint64  `json:"due_within_seconds"`
+	Consumers          uint64  `json:"consumers"`
+	OldestReadyAge     float64 `json:"oldest_ready_age_seconds"`
+	OldestUnackedAge   float64 `json:"oldest_unacknowledged_age_seconds"`
+	OldestScheduledAge float64 `json:"oldest_scheduled_age_seconds"`
+	PublishRate        float64 `json:"publish_rate"` // messages per second, of late
+	DeliverRate        float64 `json:"deliver_rate"`
+	AckRate            float64 `json:"ack_rate"`
+	Capacity           float64 `json:"consumer_capacity"` // 0 to 1
+	Utilisation        float64 `json:"consumer_utilisation"`
+	Paused             uint64  `json:"paused"` // 1: its consumers are handed nothing
 }
 
 // Raft is the log of a queue, as its leader says.

@@ -270,6 +270,25 @@ func (r *Sequence) Remove(p Place, moved func(h, slot uint32)) (before uint32) {
 	return before
 }
 
+// Least returns the item with the least number; 0: there is none. O(blocks + runLen).
+func (r *Sequence) Least() (h uint32) {
+	least := ^uint64(0)
+	var in *run
+	for i := range r.slots {
+		if s := &r.slots[i]; s.block != nil && s.least < least {
+			least, in = s.least, s.block
+		}
+	}
+	if in == nil {
+		return 0
+	}
+	at := in.head
+	for in.seqs[at] != least {
+		at++
+	}
+	return in.handles[at]
+}
+
 // Item is what a sequence knows of an item.
 type Item struct {
 	Number uint64

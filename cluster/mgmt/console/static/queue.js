@@ -34,6 +34,9 @@ function state(view, body, at, { vhost, name }) {
   const lengths = new Chart(view, 'Messages', [['messages_ready', '--line-1'], ['messages_unacknowledged', '--line-3']], count);
   const rates = new Chart(view, 'Messages per second', [['publish', '--line-1'], ['deliver_get', '--line-3'], ['ack', '--line-4'], ['redeliver', '--line-5']], rate);
   const members = new Table('Replicas', memberColumns, (m) => m['Node Name']);
+  const values = new Table('Messages by header', valueColumns, (v) => (v.other ? '' : v.value));
+  const byHeader = section('By header', values.element);
+  byHeader.hidden = true;
   const unpark = button('Unpark', () => view.act(() => post(`${at}/unpark`, {}), 'What was parked is ready.'));
   const resume = button('Resume', () => view.act(() => post(`${at}/resume`, {}), 'Its consumers are served.'));
   unpark.hidden = resume.hidden = true;
@@ -46,7 +49,7 @@ function state(view, body, at, { vhost, name }) {
       button('Snapshot', () => view.act(() => post(`${at}/actions`, { action: 'snapshot' }), 'Every replica has written a snapshot.')),
     ],
     button('Delete', () => drop(view, at, name), { class: 'danger' })),
-  section('State', facts), section('Time', times), section('Expiry', expiry), priorities, section('Length', lengths.element), section('Rates', rates.element),
+  section('State', facts), section('Time', times), section('Expiry', expiry), byHeader, priorities, section('Length', lengths.element), section('Rates', rates.element),
   section('Replicas', members.element, leaders), section('Settings', settings));
 
   let replicated = false;
@@ -66,6 +69,8 @@ function state(view, body, at, { vhost, name }) {
       ['Log', q.raft ? `term ${count(q.raft.term)}, ${count(q.raft.last_index)} entries written, ${count(q.raft.commit_index)} committed, ${count(q.raft.applied_index)} applied, ${bytes(q.raft.log_bytes)} of messages` : ''],
     ]));
     fill(times, pairs([
+      ['Oldest ready message', age(q.oldest_ready_age_ms)], ['Oldest unacknowledged delivery', age(q.oldest_unacknowledged_age_ms)],
+      ['Oldest scheduled message', age(q.oldest_scheduled_age_ms)],
       ['Next message expires', q.next_expiry_at ? left(q.next_expiry_at) : ''], ['Unused, the queue is deleted', q.lease_expires_at ? left(q.lease_expires_at) : ''],
       ['Idle since', q.idle_since ? ago(Date.parse(q.idle_since)) : ''],
       ['First scheduled message', q.next_delayed_at ? left(q.next_delayed_at) : ''], ['Last scheduled message', q.last_delayed_at ? left(q.last_delayed_at) : ''],
@@ -75,6 +80,8 @@ function state(view, body, at, { vhost, name }) {
       ['Dead-lettered', count(q.messages_dead_lettered_total)],
     ]));
     fill(expiry, expiryOf(q));
+    byHeader.hidden = !q.by_header;
+    values.show(q.by_header ?? []);
     fill(priorities, prioritiesOf(q.messages_by_priority));
     lengths.show(lengthsOf(q, ['messages_ready', 'messages_unacknowledged']));
     rates.show(ratesOf(q.message_stats, ['publish', 'deliver_get', 'ack', 'redeliver']));
@@ -87,6 +94,18 @@ function state(view, body, at, { vhost, name }) {
     fill(leaders, await replicaButtons(view, list, { vhost, name, replicated }));
   });
 }
+
+// age says how old the oldest of some messages is.
+const age = (ms) => (ms === undefined || ms === null ? '' : duration(ms));
+
+// valueColumns are about the messages that have the same value in the header that age-header names.
+const valueColumns = [
+  { title: 'Value', show: (v) => (v.other ? 'others' : h('code', null, v.value)) },
+  { title: 'Ready', number: true, show: (v) => count(v.messages_ready) },
+  { title: 'Oldest ready', number: true, show: (v) => age(v.oldest_ready_age_ms) },
+  { title: 'Unacknowledged', number: true, show: (v) => count(v.messages_unacknowledged) },
+  { title: 'Scheduled', number: true, show: (v) => count(v.messages_scheduled) },
+];
 
 // held says how many messages are somewhere, and how large they are together.
 const held = (q, messages, size) => (q[messages] === undefined ? '– (no leader answers)' : `${count(q[messages])} (${bytes(q[size])})`);
