@@ -85,8 +85,11 @@
 //	                                                           node that was drained early lets nobody in (5037, and 7 more); both copies of
 //	                                                           node.json have flips (5036, and 3 more). Open: a confirmed message of the queue
 //	                                                           held is never delivered (6001, one play of 27)
-//	14.2           5143 to 5226, 6123 to 6207, and  440,000    open: a leader whose tick is due proposes none until it resigns after 2.25 s, so a
-//	               those that failed before                    letter is 2.26 s late (2008, one play of 7)
+//	14.2           5143 to 5226, 6123 to 6207, and  440,000    a leader whose tick is due proposes none until it resigns after 2.25 s, so a
+//	               those that failed before                    letter is 2.26 s late (2008, one play of 7): mended
+//	26.9           9000 to 9457                     814,000    open: the connection that takes what is left ends once (9039, one play of 4)
+//	25.0           10000 to 10423                   756,000    that tick again (10196, 10226), and a leader that wakes follows a step of the clocks,
+//	                                                           so messages expire 4 s early (10226): both mended
 //
 // Pebble has checks of its own under the tag invariants, which end the process where bits have flipped (5028).
 //
