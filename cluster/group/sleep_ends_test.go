@@ -1,6 +1,7 @@
 package group
 
 import (
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -67,6 +68,7 @@ func TestLeaderThatFallsAsleepLeads(t *testing.T) {
 				if is := g.Leading(); is != term {
 					in.Store(is)
 				}
+				runtime.Gosched() // raft has many hand-offs until it leads again, none of which is to wait for this loop
 			}
 		}
 	})

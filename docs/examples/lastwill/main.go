@@ -26,30 +26,30 @@ func run(ctx context.Context, uri string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := ch.QueueDeclare("jobs.unfinished", true, false, false, false, nil); err != nil {
+	if _, err := ch.QueueDeclare("printing.unfinished", true, false, false, false, nil); err != nil {
 		return err
 	}
-	if _, err := ch.QueueDeclare("jobs", true, false, false, false, amqp.Table{
+	if _, err := ch.QueueDeclare("printing", true, false, false, false, amqp.Table{
 		"x-dead-letter-exchange":    "", // the default exchange: the key is the name of a queue
-		"x-dead-letter-routing-key": "jobs.unfinished",
+		"x-dead-letter-routing-key": "printing.unfinished",
 		"x-dead-letter-on-delete":   true,
 	}); err != nil {
 		return err
 	}
 	for _, job := range []string{"job 1", "job 2"} {
-		if err := ch.PublishWithContext(ctx, "", "jobs", false, false, amqp.Publishing{Body: []byte(job)}); err != nil {
+		if err := ch.PublishWithContext(ctx, "", "printing", false, false, amqp.Publishing{Body: []byte(job)}); err != nil {
 			return err
 		}
 	}
-	jobs, err := ch.Consume("jobs", "", false, false, false, false, nil)
+	jobs, err := ch.Consume("printing", "", false, false, false, false, nil)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("began %q\n", (<-jobs).Body) // what nobody has acknowledged is left, too
-	if _, err := ch.QueueDelete("jobs", false, false, false); err != nil {
+	if _, err := ch.QueueDelete("printing", false, false, false); err != nil {
 		return err
 	}
-	unfinished, err := ch.Consume("jobs.unfinished", "", false, false, false, false, nil)
+	unfinished, err := ch.Consume("printing.unfinished", "", false, false, false, false, nil)
 	if err != nil {
 		return err
 	}
