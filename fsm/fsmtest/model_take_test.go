@@ -60,7 +60,7 @@ func (q *model) toSend(x *message, copied bool) *message {
 		return nil
 	}
 	y := *x
-	y.seq, y.acquired, y.failed = q.nextMessage, 0, 0
+	y.seq, y.acquired, y.failed, y.tally = q.nextMessage, 0, 0, tally{}
 	y.schedule, y.delivered, y.member = schedule{scheduledFor: x.scheduledFor}, delivered{}, member{}
 	q.nextMessage++
 	q.messages = append(q.messages, &y)

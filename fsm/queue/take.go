@@ -60,7 +60,7 @@ func (m *Machine) take(cmd *logpb.Take, eff *fsm.Effects) fsm.Result {
 func (ls *leavings) grouped(seq uint64) uint32 { return ls.ages.Value(key{Seq: seq}) }
 
 // copyOf makes another record of message h, which is ready, with a number of its own and the
-// same payload. It is in no place and of no group.
+// same payload. It is in no place and of no group, and counts by no value.
 func (o *outbox) copyOf(h uint32) uint32 {
 	ms := o.messages
 	c := ms.Alloc()
