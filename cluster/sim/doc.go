@@ -90,6 +90,7 @@
 //	26.9           9000 to 9457                     814,000    open: the connection that takes what is left ends once (9039, one play of 4)
 //	25.0           10000 to 10423                   756,000    that tick again (10196, 10226), and a leader that wakes follows a step of the clocks,
 //	                                                           so messages expire 4 s early (10226): both mended
+//	4.2            11000 to 11226                   120,000    nothing
 //
 // Pebble has checks of its own under the tag invariants, which end the process where bits have flipped (5028).
 //

@@ -200,6 +200,7 @@ func (m *Machine) end(why QueueEnd, eff *fsm.Effects) {
 	}
 	if m.hasWill() {
 		m.endSessions(eff)
+		m.groups.settle()
 		m.lease.drain()
 		eff.Outbox = true
 		return
