@@ -92,7 +92,8 @@ func StatsOf(m *queue.Machine) Stats {
 		}
 	}
 	if all.Ready.Messages+all.Unacknowledged.Messages+all.Scheduled.Messages > 0 {
-		s.Ages = &Ages{queue.TimesOf(m).Oldest(), queue.TimesOf(m).Tallies()}
+		times := queue.TimesOf(m)
+		s.Ages = &Ages{times.Oldest(), times.Tallies()}
 	}
 	if hasRest(all) {
 		rest := all // on the heap only if it is kept

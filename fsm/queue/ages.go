@@ -182,7 +182,7 @@ func (ts *tallies) moved(n uint8, h uint32, x *message, p Place) {
 	}
 	t.counts[x.place]--
 	t.counts[p]++
-	if p == Ready || p == Returned || p == Grouped {
+	if p.ready() {
 		t.ready.Put(key{Seq: x.seq}, h)
 	}
 }

@@ -189,28 +189,25 @@ func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 // a last will; letters that are already in the outbox have some time to be forwarded.
 //
 // Which end comes when: Delete, at once and with the letters (dropAll) unless there is a
-// last will; lease
-// and idleness, by a Tick only; auto-delete, by any command that ends the last
-// consumer. The last two end here. Nothing leads back to Active.
+// last will; lease and idleness, by a Tick only; auto-delete, by any command that ends the
+// last consumer. Nothing leads back to Active.
 func (m *Machine) end(why QueueEnd, eff *fsm.Effects) {
 	m.lease.endsFor(why)
-	if m.outbox.letters() == 0 && (!m.hasWill() || m.outbox.left() == 0) {
+	if m.outbox.letters()+m.outbox.unwilled() == 0 {
 		m.dropAll(eff)
 		return
 	}
 	if m.hasWill() {
 		m.endSessions(eff)
 		m.groups.settle()
-		m.lease.drain()
-		eff.Outbox = true
-		return
+	} else {
+		m.ends.several(m.outbox.left()-m.outbox.letters(), logpb.EndState_QUEUE_DELETED, m.outbox.nextLetter())
+		m.endSessions(eff)
+		m.dropReady()
+		m.groups.clear()
+		m.messages.disband()
+		m.sweep(logpb.Command_TICK, eff) // the rest goes with the queue
 	}
-	m.ends.several(m.outbox.left()-m.outbox.letters(), logpb.EndState_QUEUE_DELETED, m.outbox.nextLetter())
-	m.endSessions(eff)
-	m.dropReady()
-	m.groups.clear()
-	m.messages.disband()
-	m.sweep(logpb.Command_TICK, eff) // the rest goes with the queue
 	m.lease.drain()
 	eff.Outbox = true
 }
@@ -251,9 +248,7 @@ func (m *Machine) dropAll(eff *fsm.Effects) {
 	if m.since(3) {
 		m.counters.DeadDropped -= m.outbox.underWay().Messages
 	}
-	if m.hasWill() {
-		m.counters.DeadDropped += m.outbox.unwilled()
-	}
+	m.counters.DeadDropped += m.outbox.unwilled()
 	eff.Rest = m.entries.abandon()
 	m.clear()
 	m.lease.end()

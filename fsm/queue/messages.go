@@ -597,6 +597,9 @@ const (
 	placeCount = iota + 1
 )
 
+// ready reports whether messages here may be handed out.
+func (p Place) ready() bool { return p == Ready || p == Returned || p == Grouped }
+
 // aside reports whether messages here were set aside after a delivery.
 func (p Place) aside() bool { return p == Delayed || p == Deferred }
 
@@ -761,9 +764,7 @@ func (x *message) waitsForTime() bool {
 }
 
 // ready reports whether the message may be handed out.
-func (x *message) ready() bool {
-	return x.place == Ready || x.place == Returned || x.place == Grouped
-}
+func (x *message) ready() bool { return x.place.ready() }
 
 // due reports whether the instant of the message has come. A ready message that
 // is due must not be handed out.
