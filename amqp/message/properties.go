@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/quorate/quorate/amqp/v091/wire"
-	wire10 "github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -122,26 +121,6 @@ func property(p *wire.Properties, name string) []byte {
 }
 
 const headerPrefix = "header:"
-
-// Text returns the text or the whole number that a header holds, nil if there is no such header, or it holds something
-// else; of a message of AMQP 1.0 an application property, or an annotation.
-func (Properties) Text(payload fsm.Payload, header string) []byte {
-	if payload.IsBare() {
-		m := Sections(payload)
-		for _, all := range [...]wire10.MapBytes{m.ApplicationProperties, m.Annotations} {
-			if v, ok := annotations(all).get(header); ok {
-				return groupText(v)
-			}
-		}
-		return nil
-	}
-	p, err := wire.ParseProperties(payload.Properties())
-	if err != nil {
-		return nil
-	}
-	v, _ := p.Header(header)
-	return groupText(v)
-}
 
 // headerGroup is the header, or the annotation, that names the group of a message.
 const headerGroup = "x-group-id"

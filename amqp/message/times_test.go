@@ -58,7 +58,7 @@ func TestTime(t *testing.T) {
 }
 
 // A header that holds a text, or a whole number, says so in either protocol; what holds neither says nothing.
-func TestText(t *testing.T) {
+func TestPropertyOfHeader(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		old  wire.Value
@@ -77,15 +77,15 @@ func TestText(t *testing.T) {
 			"1.0":            bare(noHeader, nil, append(application(pairs(text("x"), wire10.AppendLong(nil, 1), text("task"), c.new)), wire10.AppendData(nil, nil)...)),
 			"1.0, annotated": bare(noHeader, pairs(symbol("task"), c.new), nil),
 		} {
-			if is := string(Properties{}.Text(p, "task")); is != c.is {
+			if is := string(Properties{}.Property(p, "header:task")); is != c.is {
 				t.Errorf("%s, %s: %q, want %q", c.what, protocol, is, c.is)
 			}
-			if is := (Properties{}).Text(p, "other"); is != nil {
+			if is := (Properties{}).Property(p, "header:other"); is != nil {
 				t.Errorf("%s, %s: a header that is not there is %q", c.what, protocol, is)
 			}
 		}
 	}
-	if is := (Properties{}).Text(old([]byte{1}, nil), "task"); is != nil {
+	if is := (Properties{}).Property(old([]byte{1}, nil), "header:task"); is != nil {
 		t.Errorf("properties that do not decode have %q", is)
 	}
 }

@@ -233,8 +233,8 @@ func enqueueOf(st *logpb.MessageState, payload fsm.Payload, name string) *logpb.
 
 // tally completes the command that brings a message to a queue: by what it counts there.
 func (k *Keeper) tally(to *queues.Restorer, e *logpb.Enqueue, p fsm.Payload) {
-	if header := to.TallyHeader(); header != "" {
-		e.Tally = fsm.Label(k.Properties.Text(p, header))
+	if by := to.Tally(); by != "" {
+		e.Tally = fsm.Label(k.Properties.Property(p, by))
 	}
 }
 

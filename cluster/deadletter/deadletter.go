@@ -56,9 +56,6 @@ type Properties interface {
 	// Property returns the text of one of the properties that the broker asks for,
 	// nil if there is none.
 	Property(p fsm.Payload, name string) []byte
-	// Text returns the text or the whole number that a header holds, nil if there is no such
-	// header, or it holds something else.
-	Text(p fsm.Payload, header string) []byte
 	// Delay returns what x-delay asks for in milliseconds; 0: nothing.
 	Delay(p fsm.Payload) fsm.Millis
 	// Deaths returns the history with which a message was published, newest

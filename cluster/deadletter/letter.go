@@ -140,29 +140,23 @@ func hops(l *fsm.DeadLetter) uint32 {
 	return l.Hops
 }
 
-// groupAt completes what brings a dead message to a queue: its group and its key there.
-func (s *Sender) groupAt(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
-	property := func(name string) []byte { return s.properties.Property(p, name) }
-	e.GroupId = to.GroupOf(property)
-	if by := s.host.View().Needs(to).Unique; by != "" {
-		e.UniqueKey = catalog.UniqueKey(by, property)
-	}
-}
-
-// tallyAt completes what brings a dead message to a queue: by what it counts there.
-func (s *Sender) tallyAt(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
-	if header := s.host.View().TallyHeader(to); header != "" {
-		e.Tally = fsm.Label(s.properties.Text(p, header))
-	}
-}
-
-// delayAt completes what brings a dead message to a queue: at the store of a
-// delayed exchange it waits. A delay that is too long is as long as may be.
-func (s *Sender) delayAt(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
+// comeTo completes what brings a dead message to a queue: its group and its key there, and by what it counts; at the store of a
+// delayed exchange, how long it waits: a delay that is too long is as long as may be.
+func (s *Sender) comeTo(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
+	v := s.host.View()
 	e.DelayPlusOne = 0
 	if to.StoreOf != "" {
-		longest := fsm.Millis(s.host.View().Setting(catalog.ScheduleMaxDelay))
+		longest := fsm.Millis(v.Setting(catalog.ScheduleMaxDelay))
 		e.DelayPlusOne = uint64(min(s.properties.Delay(p), longest)) + 1
+	}
+	property := func(name string) []byte { return s.properties.Property(p, name) }
+	e.GroupId = to.GroupOf(property)
+	needs := v.Needs(to)
+	if needs.Unique != "" {
+		e.UniqueKey = catalog.UniqueKey(needs.Unique, property)
+	}
+	if needs.Tally != "" {
+		e.Tally = fsm.Label(property(needs.Tally))
 	}
 }
 

@@ -52,9 +52,7 @@ func (s *Sender) SendOnce(from Group, letters []fsm.DeadLetter) {
 		payload := s.deadPayload(config, l, p)
 		for _, q := range targets {
 			e := s.reenqueue(config, l, p, payload, limits.Of(q).Stored())
-			s.delayAt(q, e, payload)
-			s.groupAt(q, e, payload)
-			s.tallyAt(q, e, payload)
+			s.comeTo(q, e, payload)
 			if !s.addOnce(q, e, payload) {
 				lost++
 			}

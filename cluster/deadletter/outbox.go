@@ -610,9 +610,7 @@ func (x *outboxSender) stream(q *catalog.Queue, settled uint64) *transfers {
 func (x *outboxSender) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, c *logpb.QueueConfig, to *catalog.Queue) {
 	out := x.sender.deadPayload(c, &o.Letter.DeadLetter, p)
 	e := x.sender.reenqueue(c, &o.Letter.DeadLetter, p, out, o.Ceiling.Stored())
-	x.sender.delayAt(to, e, out)
-	x.sender.groupAt(to, e, out)
-	x.sender.tallyAt(to, e, out)
+	x.sender.comeTo(to, e, out)
 	e.Kept = x.sender.keeps(c, &o.Letter)
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -159,8 +159,8 @@ func (r *Restorer) Add(ctx context.Context, e *logpb.Enqueue, payload []byte) er
 	return nil
 }
 
-// TallyHeader is the header by whose values the queue counts its messages; empty: by none.
-func (r *Restorer) TallyHeader() string { return r.all.View().TallyHeader(r.queue) }
+// Tally is the property by whose values the queue counts its messages; empty: by none.
+func (r *Restorer) Tally() string { return r.all.View().Needs(r.queue).Tally }
 
 // Close waits until everything is answered. had is how many of the messages an earlier
 // run has brought, refused how many the queue does not take.

@@ -409,8 +409,8 @@ func (q *sessionQueue) publish(p *fsm.Publish, ceiling uint64, store bool, group
 	if q.needs.as.Times != nil && !store {
 		q.setTimes(p, q.needs.as.Times)
 	}
-	if header := q.needs.as.Tally; header != "" {
-		q.enqueue.Tally = fsm.Label(q.session.publisher.properties.Text(p.Payload, header))
+	if by := q.needs.as.Tally; by != "" {
+		q.enqueue.Tally = fsm.Label(q.session.publisher.properties.Property(p.Payload, by))
 	}
 	if q.needs.as.MessageID { // mostly it is not needed, and the properties are not read
 		q.enqueue.MessageId = string(q.session.publisher.properties.Property(p.Payload, catalog.PropertyMessageID))

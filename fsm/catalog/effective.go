@@ -305,7 +305,7 @@ type Needs struct {
 	Unique    string // what makes the key of a message, see UniqueKey; empty: it asks for none
 	// Times are headers in which messages say when they are due and when they expire; nil: it reads none.
 	Times *HeaderTimes
-	Tally string // the header by whose values it counts messages; empty: by none
+	Tally string // the property by whose values it counts messages, header: and the name of a header; empty: by none
 }
 
 // HeaderTimes are names of headers that hold times; empty: none does.
@@ -329,18 +329,12 @@ func (vs *vhosts) Needs(q *Queue) Needs {
 	}
 	e := effective{q.Arguments, vs.match(q).definition()}
 	n := Needs{MessageID: e.value("dedup-window").GetInt() != 0, Label: stored(e.value("audit-max")) != noEnds, Unique: e.unique()}
-	n.Tally = string(e.value("age-header").GetStr())
+	if header := e.value("age-header").GetStr(); len(header) > 0 {
+		n.Tally = byHeader + string(header)
+	}
 	due, expiry := e.value("delivery-time-header"), e.value("expiry-header")
 	if due != nil || expiry != nil {
 		n.Times = &HeaderTimes{string(due.GetStr()), string(expiry.GetStr()), fsm.Millis(e.value("delivery-delay").GetInt())}
 	}
 	return n
-}
-
-// TallyHeader is Needs.Tally alone.
-func (vs *vhosts) TallyHeader(q *Queue) string {
-	if q.StoreOf != "" {
-		return ""
-	}
-	return string(effective{q.Arguments, vs.match(q).definition()}.value("age-header").GetStr())
 }

@@ -42,8 +42,8 @@ type Properties interface {
 	// Expiration returns the time-to-live with which a message was published, empty if it
 	// has none.
 	Expiration(p fsm.Payload) string
-	// Text returns the text or the whole number that a header holds, nil if it holds none.
-	Text(p fsm.Payload, header string) []byte
+	// Property returns the text of one of the properties that the broker asks for, nil if there is none.
+	Property(p fsm.Payload, name string) []byte
 	// Check reports what is wrong with a payload that no protocol has checked.
 	Check(p fsm.Payload) error
 }

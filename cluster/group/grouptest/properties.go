@@ -20,9 +20,6 @@ func (NoProperties) Copies(fsm.Payload) []string { return nil }
 // Property: none.
 func (NoProperties) Property(fsm.Payload, string) []byte { return nil }
 
-// Text: none.
-func (NoProperties) Text(fsm.Payload, string) []byte { return nil }
-
 // Describe shows none.
 func (NoProperties) Describe(*fsm.Message) *fsm.Table { return &fsm.Table{} }
 
