@@ -63,6 +63,8 @@ func TestPrograms(t *testing.T) {
 	})
 	t.Run("tasks for later of celery", func(t *testing.T) {
 		long.Test(t)
+		ctx, cancel := context.WithTimeout(t.Context(), limit+time.Duration(*etaTasks)*30*time.Millisecond)
+		defer cancel()
 		celeryLater(t, ctx, nodes)
 	})
 	t.Run("prefetch of celery", func(t *testing.T) { celeryPrefetch(t, ctx, nodes) })
@@ -137,7 +139,8 @@ func celery(t *testing.T, ctx context.Context, nodes func() *cluster.Cluster) {
 }
 
 // celeryLater gives workers tasks for later. By a policy the broker holds them until they are due, so workers hold none
-// of them, may be restarted meanwhile, and do each once, in time; what has expired does not come to them.
+// of them, may be restarted meanwhile, and do each once, in time; what has expired does not come to them. A worker that
+// is stopped does not ack what it has just done: that alone is done again.
 func celeryLater(t *testing.T, ctx context.Context, nodes func() *cluster.Cluster) {
 	w, live := mustCelery(t, ctx, nodes, "celery.eta"), *etaTasks/10*9
 	n := w.nodes.Nodes[0]
@@ -146,7 +149,8 @@ func celeryLater(t *testing.T, ctx context.Context, nodes func() *cluster.Cluste
 	}); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"--pool", "solo", "--prefetch-multiplier", "1", "-Q", "celery.eta.later", "-n"}
+	const maxHeld = 10 // a worker raises its prefetch count of 2 for each task with an eta that waits for its timer
+	args := []string{"--pool", "solo", "--concurrency", "2", "--prefetch-multiplier", "1", "-Q", "celery.eta.later", "-n"}
 	stop := w.start(1, append(args, "one@h")...)
 	defer w.start(0, append(args, "two@h")...)()
 	w.do("eta", strconv.Itoa(*etaTasks))
@@ -167,20 +171,25 @@ func celeryLater(t *testing.T, ctx context.Context, nodes func() *cluster.Cluste
 	}
 	stop()
 	defer w.start(2, append(args, "three@h")...)()
-	for len(lines()) <= live && ctx.Err() == nil {
+	done, again := map[int]bool{}, 0
+	for read := 0; len(done) < live && ctx.Err() == nil; {
 		<-tick.C
-	}
-	seen := map[int]bool{}
-	for _, line := range lines()[:min(live, len(lines()))] {
-		var i int
-		var late float64
-		if _, err := fmt.Sscan(line, &i, &late); err != nil || seen[i] || i%10 == 9 || late < 0 {
-			t.Errorf("%q: %v, done before: %v", line, err, seen[i])
+		for now := lines(); read < len(now)-1; read++ {
+			var i int
+			var late float64
+			var which string
+			if _, err := fmt.Sscan(now[read], &i, &late, &which); err != nil || done[i] && which != "again" || i%10 == 9 || late < 0 {
+				t.Errorf("%q: %v, done before: %v", now[read], err, done[i])
+			}
+			if done[i] {
+				again++
+			}
+			done[i] = true
 		}
-		seen[i] = true
 	}
-	if q, err := n.Queue(ctx, "celery.eta.later"); err != nil || q.Ready != 0 || q.Scheduled != 0 || len(lines()) != live+1 {
-		t.Errorf("%v: %d are ready, %d scheduled, %d were done", err, q.Ready, q.Scheduled, len(lines())-1)
+	t.Logf("%d of %d tasks were done, %d of them twice", len(done), live, again)
+	if q, err := n.Queue(ctx, "celery.eta.later"); err != nil || q.Ready != 0 || q.Scheduled != 0 || len(done) != live || again > maxHeld {
+		t.Errorf("%v: %d are ready, %d scheduled, %d were done, %d twice", err, q.Ready, q.Scheduled, len(done), again)
 	}
 }
 

@@ -59,11 +59,11 @@ def dies(self):
     return "lived"
 
 
-@app.task(acks_late=True, ignore_result=True)
-def note(n, eta):
-    """Writes that it was done, and how late, in one piece: other workers write there, too."""
+@app.task(bind=True, acks_late=True, ignore_result=True)
+def note(self, n, eta):
+    """Writes that it was done, how late, and whether for the first time, in one piece: other workers write there, too."""
     with open(os.environ["DONE"], "ab", buffering=0) as done:
-        done.write(b"%d %f\n" % (n, time.time() - eta))
+        done.write(b"%d %f %s\n" % (n, time.time() - eta, b"again" if self.request.delivery_info["redelivered"] else b"first"))
 
 
 def check(holds, *what):
