@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -298,5 +299,17 @@ func TestEach(t *testing.T) {
 	cancel()
 	if err := try(func() { each(ctx, 3, 1, func(int) error { return nil }) }); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the end: %v", err)
+	}
+}
+
+// The limit of the machine is measured with both machines: each message is answered.
+func TestLimit(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "quorate-bench")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	out, err := exec.CommandContext(t.Context(), binary, "limit", "-messages", "20").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "1024 bytes: 20 messages") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
