@@ -147,6 +147,7 @@ func (n *Node) openStats() {
 	n.stats = stats.NewQueues(nodes, stats.QueuesConfig{
 		Kind: self.KindQueueStats, ConsumersKind: self.KindConsumers, Groups: stats.GroupsOf(n.host), Catalog: n.catalog,
 		TimeoutsKind: self.KindTimeouts, TimeKind: self.KindTime, Clock: n.clock.Steady, Sessions: n.sessions.ConsumingSessions, Timeouts: n.queues.Timeouts.List,
+		DriftsKind: self.KindDrifts, Drifts: n.sessions.Drifts.List,
 	})
 	n.traffic = stats.NewTraffic(nodes, stats.TrafficConfig{
 		Kind: self.KindTraffic, Host: n.host, Catalog: n.catalog, Table: n.sessions.Traffic, Collect: n.sessions.CollectTraffic,

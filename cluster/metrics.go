@@ -55,6 +55,7 @@ func (n *Node) metricStats() metrics.Stats {
 	s.Replicas.Resignations, _ = n.host.Resignations()
 	s.Lease.Left, s.Lease.Lost = n.catalog.LeaseLeft()
 	s.Queues.TimedOut, s.Queues.LateAcks = at.TimedOut, at.LateAcks
+	s.Queues.DeclaresTolerated, s.Queues.DeclaresAdopted = n.sessions.Drifts.Counts()
 	s.Queues.ExchangesExpired, s.Queues.QueuesEnded = n.expiry.Expired(), at.Ended
 	return s
 }

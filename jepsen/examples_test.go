@@ -29,6 +29,7 @@ func (r *run) checkExamples() {
 		{"prefetch", "greedy got \"frame 1\"\ngreedy got \"frame 2\"\nother got \"frame 3\"\n"},
 		{"ages", "3 to do, the oldest within a minute: true\nmail: 2\nthumbnail: 1\n"},
 		{"redrive", "\"to Atlantis\", redriven: 1\n"},
+		{"drift", "parcels has 5000\nworker 2 declares x-max-length 5000\n"},
 		{"amqp10/hello", "got \"hello\"\n"},
 		{"amqp10/expiry", "\"lives 500 ms\": expired in queue offers\n\"lives 2000 ms\": expired in queue offers\n"},
 		{"amqp10/timeout", "forgetful got \"job 1\"\nit is released\ncareful got \"job 1\", first acquirer: false\n"},

@@ -540,10 +540,11 @@ func (ch *channel) Lost(err error) {
 func (ch *channel) Cancellable() bool { return ch.consumers.notify }
 
 // Where returns the location of the channel's client: the name of its
-// connection, the channel's number there, and the client's address.
-func (ch *channel) Where() (connection string, number uint16, client netip.AddrPort) {
+// connection, what the client calls it, the channel's number there, and the
+// client's address.
+func (ch *channel) Where() (connection, given string, number uint16, client netip.AddrPort) {
 	connection, client = ch.conn.Where()
-	return connection, ch.number, client
+	return connection, ch.conn.given(), ch.number, client
 }
 
 // request is one task of a channel; tasks run in the order of their arrival.

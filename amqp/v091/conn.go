@@ -37,9 +37,15 @@ func newConn(p Protocol, shared *amqp.Conn) *conn {
 // Describe implements amqp.Endpoint.
 func (c *conn) Describe(i *amqp.ConnectionInfo) {
 	i.Protocol, i.FrameMax, i.ChannelMax, i.Properties = "AMQP 0-9-1", c.frameMax, c.channelMax, messages.Table(c.clientProperties)
+	i.Given = c.given()
+}
+
+// given is what the client calls the connection; empty: nothing.
+func (c *conn) given() string {
 	if given, ok := c.clientProperties.Get("connection_name"); ok && isText(given) {
-		i.Given = given.Str
+		return given.Str
 	}
+	return ""
 }
 
 // Encoder implements amqp.Endpoint.

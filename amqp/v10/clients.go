@@ -105,11 +105,11 @@ func (s *session) countLinks() (incoming, outgoing int) {
 	return incoming, outgoing
 }
 
-// Where returns where the session's client is: the name of its connection, the session's channel and the client's
-// address.
-func (s *session) Where() (connection string, channel uint16, client netip.AddrPort) {
+// Where returns where the session's client is: the name of its connection, what the client calls it, the session's
+// channel and the client's address.
+func (s *session) Where() (connection, given string, channel uint16, client netip.AddrPort) {
 	connection, client = s.conn.Where()
-	return connection, s.channel, client
+	return connection, s.conn.given(), s.channel, client
 }
 
 // describe reads all of a session at one moment. Whoever holds the gate does not wait, so it does not stop traffic.

@@ -73,11 +73,17 @@ func (c *conn) grantAgain() {
 // Describe implements amqp.Endpoint.
 func (c *conn) Describe(i *amqp.ConnectionInfo) {
 	i.Protocol, i.Container, i.FrameMax, i.ChannelMax, i.Properties = "AMQP 1-0", c.containerID, c.maxFrame, c.channelMax, c.properties
+	i.Given = c.given()
+}
+
+// given is what the client calls the connection; empty: nothing.
+func (c *conn) given() (name string) {
 	for _, f := range c.properties.GetFields() {
 		if f.Name == "connection_name" {
-			i.Given = string(f.Value.Str)
+			name = string(f.Value.Str)
 		}
 	}
+	return name
 }
 
 // Encoder implements amqp.Endpoint.

@@ -292,6 +292,9 @@ func commands(d *logpb.CatalogSnapshot) func(yield func(*logpb.CatalogCommand) b
 	}
 	for _, q := range d.Queues {
 		if m := q.GetDeclared(); m.GetStoreOf() == "" {
+			if q.GetAdopted() != nil {
+				m.Arguments = q.Adopted.GetArguments()
+			}
 			list = append(list, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: m}})
 		}
 	}

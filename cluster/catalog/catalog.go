@@ -554,7 +554,7 @@ func (a *catalogApplier) Apply(l *raft.Log) any {
 // changeOf says what the commands of an entry have changed, by their answers.
 func changeOf(e *logpb.CatalogEntry, results []*logpb.CatalogResult) (change Change) {
 	for i, r := range results {
-		if e.Commands[i].GetDeclareQueue() != nil && r.Changed && r.Refusal == 0 {
+		if e.Commands[i].GetDeclareQueue() != nil && r.Changed && !r.Adopted && r.Refusal == 0 {
 			change.Added = append(change.Added, fsm.QueueID(r.Queue))
 		}
 		for _, id := range r.Added {

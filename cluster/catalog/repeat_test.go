@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -128,5 +129,16 @@ func TestNumbers(t *testing.T) {
 	n.end(3)
 	if err := <-waits; err != nil || next.Number != 3+catalog.MaxProposals || next.From != 4 {
 		t.Errorf("proposal %v (%v)", next, err)
+	}
+}
+
+// A declare that gives a queue other arguments has not added it.
+func TestAdoptedIsNotAdded(t *testing.T) {
+	declare := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{Name: "q"}}}
+	change := changeOf(&logpb.CatalogEntry{Commands: []*logpb.CatalogCommand{declare, declare}}, []*logpb.CatalogResult{
+		{Changed: true, Queue: 1}, {Changed: true, Adopted: true, Queue: 2, Configured: []uint64{2}},
+	})
+	if !slices.Equal(change.Added, []fsm.QueueID{1}) || !slices.Equal(change.Configured, []fsm.QueueID{2}) {
+		t.Errorf("added %v, configured %v", change.Added, change.Configured)
 	}
 }

@@ -108,6 +108,8 @@ type Queues struct {
 	ExchangesExpired   uint64 // deleted by this node for being idle
 	UnexpectedAnswers  uint64 // to commands that cannot get them
 	RefusedCommands    uint64 // of clients
+	// Declares of clients of this node with other arguments: how many changed nothing, and how many did.
+	DeclaresTolerated, DeclaresAdopted uint64
 }
 
 // DeadLetters are those of the queues led by this node, since it started.

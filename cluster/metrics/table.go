@@ -300,6 +300,10 @@ var table = []metric{
 	{"rabbitmq_queues_created_total", counter, nil, "Queues that clients of this node have created", one(func(s *Stats) uint64 { return s.Counts.All[traffic.QueueCreated] })},
 	{"rabbitmq_queues_deleted_total", counter, nil, "Queues that clients of this node have deleted", one(func(s *Stats) uint64 { return s.Counts.All[traffic.QueueDeleted] })},
 
+	{"quorate_drifted_declares_total", counter, []string{"outcome"}, "Declares of clients of this node that were answered although their arguments are not those of the queue or exchange. outcome: tolerated (nothing has changed), adopted (the queue has the arguments now)", func(s *Stats, add emit) {
+		add(float64(s.Queues.DeclaresTolerated), "tolerated")
+		add(float64(s.Queues.DeclaresAdopted), "adopted")
+	}},
 	{"rabbitmq_queues", gauge, nil, "Queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Queues })},
 	{"quorate_queues_paused", gauge, nil, "Queues that this node leads whose consumers are paused", one(func(s *Stats) int { return s.Queues.Led.Paused })},
 	{"rabbitmq_consumers", gauge, nil, "Consumers of the queues that this node leads", sumOf(consumers)},

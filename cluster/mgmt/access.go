@@ -245,7 +245,7 @@ func (s *Server) SetAudit(l *audit.Log) { s.audit = l }
 // secret.
 var shown = []string{
 	"tags", "configure", "write", "read", "exchange", "pattern", "definition", "apply-to", "priority", "value",
-	"description", "default_queue_type", "count", "ackmode", "due_at", "delay", "type", "durable", "auto_delete", "internal",
+	"description", "default_queue_type", "redeclare", "count", "ackmode", "due_at", "delay", "type", "durable", "auto_delete", "internal",
 	"arguments", "routing_key", "users", "action", "node", "tag", "channel",
 }
 

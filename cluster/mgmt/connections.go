@@ -213,6 +213,15 @@ func (cs consumers) timeouts(w *responder, r *request) {
 	cs.listTimeouts(w, r, func(t *stats.Timeout) bool { return slices.Contains(vhosts, t.Queue.VHost) })
 }
 
+// drifts answers with what was declared otherwise in the vhosts that the user may see.
+func (cs consumers) drifts(w *responder, r *request) {
+	vhosts, ok := w.vhosts(r)
+	if !ok {
+		return
+	}
+	list(w, r, slices.DeleteFunc(cs.queues.Drifts(r.Context()), func(d api.Drift) bool { return !slices.Contains(vhosts, d.VHost) }))
+}
+
 // timeoutsOfQueue answers with those of one queue.
 func (cs consumers) timeoutsOfQueue(w *responder, r *request) {
 	q := w.queue(r)

@@ -335,6 +335,19 @@ func (x *importer) warn(section, vhost, name, text string) {
 	}
 }
 
+// warnOf reports that a definition differs from what is there, in a vhost that tolerates it.
+func (x *importer) warnOf(section, vhost, name string, drift []catalog.Difference) {
+	if len(drift) == 0 {
+		return
+	}
+	var names []string
+	for _, d := range drift {
+		names = append(names, d.Argument)
+	}
+	row, _ := x.catalog.View().VHost(vhost)
+	x.warn(section, vhost, name, "it is there with other arguments, and redeclare is "+catalog.RedeclareOf(row)+": "+strings.Join(names, ", "))
+}
+
 // flush commits the batch.
 func (x *importer) flush() error {
 	var commands []*logpb.CatalogCommand
@@ -411,7 +424,7 @@ func (x *importer) vhost(b body) ([]*logpb.CatalogCommand, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, key := range []string{"description", "tags", "default_queue_type"} {
+	for _, key := range []string{"description", "tags", "default_queue_type", "redeclare"} {
 		if _, given := b[key]; !given && metadata[key] != nil {
 			b[key] = metadata[key]
 		}
@@ -421,6 +434,9 @@ func (x *importer) vhost(b body) ([]*logpb.CatalogCommand, error) {
 		return nil, err
 	}
 	m.Name = name
+	if err := b.redeclare(x.catalog.View(), m); err != nil {
+		return nil, err
+	}
 	x.catalog.View().PutVhostOfType(m, x.newType)
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: m}}}, nil
 }
@@ -532,6 +548,10 @@ func (x *importer) exchange(b body) ([]*logpb.CatalogCommand, error) {
 	if m.Type == catalog.Delayed {
 		m.StoreMembers = x.objects.Place(&logpb.DeclareQueue{})
 	}
+	v := x.catalog.View()
+	if had, there := v.Exchange(m.Vhost, m.Name); there {
+		x.warnOf("exchanges", m.Vhost, m.Name, had.Drift(v, m))
+	}
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: m}}}, nil
 }
 
@@ -549,7 +569,11 @@ func (x *importer) queue(b body) ([]*logpb.CatalogCommand, error) {
 	if s.durable && kind != "" && kind != catalog.QuorumType && kind != catalog.ClassicType {
 		return nil, fsm.Refuse(fsm.Precondition, "unsupported queue type '"+kind+"'")
 	}
-	x.catalog.View().DecideType(m, kind)
+	v := x.catalog.View()
+	v.DecideType(m, kind)
+	if had, there := v.Queue(m.Vhost, m.Name); there {
+		x.warnOf("queues", m.Vhost, m.Name, had.Drift(v, m))
+	}
 	if kind == "" && !m.Local && !m.Classic && catalog.Untyped(m) {
 		x.warn("queues", m.Vhost, m.Name, fmt.Sprintf("it has no type and becomes a quorum queue, the default of its vhost, with a delivery limit of %d unless one is set", catalog.DefaultDeliveryLimit))
 	}
@@ -624,7 +648,11 @@ func (ds definitions) export(w *responder, r *request) {
 }
 
 func metadataOf(row *logpb.PutVhost) api.VHostMetadata {
-	return api.VHostMetadata{Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: catalog.DefaultTypeOf(row)}
+	m := api.VHostMetadata{Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: catalog.DefaultTypeOf(row)}
+	if row.GetRedeclare() != logpb.PutVhost_STRICT {
+		m.Redeclare = catalog.RedeclareOf(row)
+	}
+	return m
 }
 
 // exportUsers adds the users and what they may do.
@@ -641,7 +669,7 @@ func exportVHost(r *request, d *api.Definitions, vhost, called string) {
 	}
 	for _, q := range r.view.QueuesOf(vhost) {
 		if !q.Exclusive && q.StoreOf == "" {
-			d.Queues = append(d.Queues, api.DefinedQueue{Name: q.Name, VHost: called, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Arguments: tables.JSON(q.Arguments)})
+			d.Queues = append(d.Queues, api.DefinedQueue{Name: q.Name, VHost: called, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Arguments: tables.JSON(r.view.Arguments(q))})
 		}
 	}
 	for _, x := range r.view.Exchanges(vhost) {

@@ -104,6 +104,7 @@ func manyQueues(t testing.TB, count int) *world {
 			Kind: self.KindQueueStats, ConsumersKind: self.KindConsumers, TimeoutsKind: self.KindTimeouts, TimeKind: self.KindTime,
 			Groups: led[i], Catalog: interface{ View() *catalog.View }(w), Clock: func() fsm.Time { return 2000 },
 			Sessions: func() []*peerpb.ConsumingSession { return nil }, Timeouts: func() *peerpb.TimeoutsReply { return nil },
+			DriftsKind: self.KindDrifts, Drifts: func() *peerpb.DriftsReply { return nil },
 		})
 		if i == 0 {
 			first = q

@@ -145,6 +145,8 @@ type Queues interface {
 	Ahead(ctx context.Context) *stats.Ahead
 	// Timeouts lists the last consumer timeouts, the newest first.
 	Timeouts(ctx context.Context) []stats.Timeout
+	// Drifts lists with what arguments clients have declared otherwise what exists, the last first.
+	Drifts(ctx context.Context) []api.Drift
 }
 
 // Messages gives access to the messages in queues.

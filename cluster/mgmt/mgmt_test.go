@@ -67,6 +67,7 @@ type world struct {
 	sessions     map[string][]api.Session // by connection
 	consumers    []stats.Consumer
 	timeouts     []stats.Timeout
+	drifts       []api.Drift
 	defaults     catalog.Defaults
 	closed       []string // connections, and why
 	server       *Server
@@ -623,7 +624,7 @@ func TestVHosts(t *testing.T) {
 	w.offline["n2"] = true
 	w.check(
 		want{"root", "PUT", "/api/vhosts/a%2Fb", `{"description":"d","tags":"x,y","default_queue_type":"quorum"}`, 201, ""},
-		want{"root", "GET", "/api/vhosts/a%2Fb", "", 200, `{"name":"a/b","description":"d","tags":["x","y"],"default_queue_type":"quorum","metadata":{"description":"d","tags":["x","y"],"default_queue_type":"quorum"},` +
+		want{"root", "GET", "/api/vhosts/a%2Fb", "", 200, `{"name":"a/b","description":"d","tags":["x","y"],"default_queue_type":"quorum","redeclare":"strict","metadata":{"description":"d","tags":["x","y"],"default_queue_type":"quorum"},` +
 			`"tracing":false,"protected_from_deletion":false,"cluster_state":{"n1":"running","n2":"down","n3":"running"},` +
 			`"queues_unknown":0,"messages":0,"messages_ready":0,"messages_unacknowledged":0,"messages_scheduled":0,"messages_delayed":0,"message_bytes_delayed":0,"messages_dlx":0,"messages_dlx_waiting":0,"message_bytes":0,"message_bytes_dlx":0,` + `"messages_details":{"rate":0},"messages_ready_details":{"rate":0},"messages_unacknowledged_details":{"rate":0}}`},
 		want{"root", "GET", "/api/vhosts/a%2Fb/permissions", "", 200, `[{"user":"root","vhost":"a/b","configure":".*","write":".*","read":".*"}]`},

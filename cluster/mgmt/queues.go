@@ -335,7 +335,7 @@ func (qs queues) get(w *responder, r *request) {
 	addQueueTraffic(&d, report, q.ID)
 	d.Incoming, d.Deliveries = withExchanges(report), withChannels(report, consumeCounters)
 	d.ConsumerDetails, d.Expiring = orEmpty(consuming), byQueue[q.ID].Expiring
-	d.Settings = settingsOf(r.view.EffectivePolicy(q).Said(q.Arguments))
+	d.Settings = settingsOf(r.view.EffectivePolicy(q).Said(r.view.Arguments(q)))
 	if d.QueueStats != nil && d.Raft != nil {
 		d.Raft.Members = raftMembers(d.Raft, members)
 	}
@@ -413,7 +413,7 @@ func (qs queues) describe(v *catalog.View, q *catalog.Queue, byQueue map[fsm.Que
 	policies, settings := v.EffectivePolicy(q), v.Settings(q, qs.node.Defaults())
 	d := api.Queue{
 		Name: q.Name, VHost: q.VHost, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Exclusive: q.Exclusive,
-		Arguments: tables.JSON(q.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
+		Arguments: tables.JSON(v.Arguments(q)), Policy: policies.Policy, OperatorPolicy: policies.Operator,
 		EffectiveDefinition: tables.JSON(policies.Definition),
 		DeliveryLimit:       settings.DeliveryLimit, DeadLetterStrategy: strategy(settings),
 		Internal: q.StoreOf != "", Members: []string{}, Online: []string{},

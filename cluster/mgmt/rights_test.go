@@ -144,6 +144,8 @@ var needs = map[string]need{
 	"GET /api/quorate/time/queues/{vhost}":                                 {management, "see"},
 	"GET /api/quorate/timeouts":                                            {tag: management},
 	"GET /api/quorate/timeouts/{vhost}":                                    {management, "see"},
+	"GET /api/drift":                                                       {tag: management},
+	"GET /api/drift/{vhost}":                                               {management, "see"},
 	"GET /api/consumers":                                                   {tag: management},
 	"GET /api/consumers/{vhost}":                                           {management, "see"},
 	"GET /api/exchanges":                                                   {tag: management},

@@ -223,6 +223,8 @@ func (b *Backend) queues() []resource {
 		{"/api/quorate/time/queues/{vhost}", []endpoint{get(management, ahead{b.Queues}.list)}},
 		{"/api/quorate/timeouts", []endpoint{get(management, c.timeouts)}},
 		{"/api/quorate/timeouts/{vhost}", []endpoint{get(management, c.timeouts)}},
+		{"/api/drift", []endpoint{get(management, c.drifts)}},
+		{"/api/drift/{vhost}", []endpoint{get(management, c.drifts)}},
 		{"/api/consumers", []endpoint{get(management, c.list)}},
 		{"/api/consumers/{vhost}", []endpoint{get(management, c.list)}},
 		{"/api/queues/{vhost}/{name}/bindings", []endpoint{get(management, bindingsOfQueue)}},

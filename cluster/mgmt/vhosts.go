@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
@@ -33,7 +35,7 @@ type vhosts struct {
 func (vs vhosts) describe(r *request, row *logpb.PutVhost) api.VHost {
 	v := api.VHost{
 		Name: row.GetName(), Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: catalog.DefaultTypeOf(row),
-		Metadata:     metadataOf(row),
+		Redeclare: catalog.RedeclareOf(row), Metadata: metadataOf(row),
 		ClusterState: map[string]string{}, ProtectedFromDeletion: row.GetProtected(),
 	}
 	for _, n := range r.view.Nodes() {
@@ -108,6 +110,10 @@ func (vs vhosts) put(w *responder, r *request) {
 			m.Protected = was.GetProtected()
 		}
 	}
+	if err := b.redeclare(r.view, m); err != nil {
+		w.invalid(err)
+		return
+	}
 	r.view.PutVhostOfType(m, vs.newType)
 	commands := []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: m}}}
 	_, known := r.view.VHost(m.Name)
@@ -145,6 +151,22 @@ func vhostFrom(b body) (m *logpb.PutVhost, err error) {
 	}
 }
 
+// redeclare reads what the vhost of m does with declares of what exists. Without a word of it a vhost that is there
+// keeps its own.
+func (b body) redeclare(v *catalog.View, m *logpb.PutVhost) error {
+	word, err := b.text("redeclare")
+	if err == nil {
+		m.Redeclare, err = catalog.ParseRedeclare(word)
+	}
+	if row, known := v.VHost(m.Name); known && word == "" {
+		m.Redeclare = row.GetRedeclare()
+	}
+	if err != nil {
+		return err
+	}
+	return v.CheckRedeclare(m)
+}
+
 func (vs vhosts) remove(w *responder, r *request) {
 	name := r.PathValue("vhost")
 	if _, ok := r.view.VHost(name); !ok {
@@ -169,7 +191,8 @@ func (vs vhosts) protect(protected bool) func(*responder, *request) {
 			w.notFound()
 			return
 		}
-		m := &logpb.PutVhost{Name: row.GetName(), Description: row.GetDescription(), Tags: row.GetTags(), Protected: protected, DefaultQueueType: row.GetDefaultQueueType()}
+		m := proto.CloneOf(row)
+		m.Protected = protected
 		w.changed(propose(r.Context(), vs.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: m}}), false)
 	}
 }

@@ -49,6 +49,7 @@ const (
 	KindSessions        // call: the sessions of a connection of a node's client, see package cluster
 	KindBrowse          // call: ready messages of a queue
 	KindSelect          // call: which ready messages of a queue meet a condition
+	KindDrifts          // call: with what a node's clients have declared otherwise, see cluster/stats
 )
 
 // bounds lists the kinds whose messages are longer than others, or never have a payload.
@@ -69,4 +70,5 @@ var bounds = map[peer.Kind]peer.Bounds{
 	KindExplain:        {Head: 16 << 20},
 	KindGroups:         {Head: 4 << 20},
 	KindBackup:         {Head: 16 << 20}, // records with death histories
+	KindDrifts:         {Head: 4 << 20},
 }

@@ -35,8 +35,8 @@ func (w *world) audited() (lines func() []audit.Event) {
 // place is a recorder that says where its client is.
 type place struct{ recorder }
 
-func (*place) Where() (connection string, channel uint16, client netip.AddrPort) {
-	return "a -> b", 1, netip.MustParseAddrPort("10.0.0.1:5")
+func (*place) Where() (connection, given string, channel uint16, client netip.AddrPort) {
+	return "a -> b", "", 1, netip.MustParseAddrPort("10.0.0.1:5")
 }
 
 // What a client has changed is noted; what was there already, or is refused, is

@@ -24,10 +24,10 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// located is a channel that knows its origin: the name of its connection, its number there, and the
-// client's address.
+// located is a channel that knows its origin: the name of its connection, what the client calls that, its number
+// there, and the client's address.
 type located interface {
-	Where() (connection string, channel uint16, client netip.AddrPort)
+	Where() (connection, given string, channel uint16, client netip.AddrPort)
 }
 
 // cancellable is a channel that knows whether its client understands that a consumer is cancelled.

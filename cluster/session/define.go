@@ -45,18 +45,23 @@ func (s *Session) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) er
 		Vhost: s.conn.vhost, Name: spec.Name, Type: spec.Type, Durable: spec.Durable,
 		AutoDelete: spec.AutoDelete, Internal: spec.Internal, Arguments: spec.Arguments,
 	}
+	var drift []catalog.Difference
 	_, err := s.change(ctx, fmt.Sprintf("declare exchange '%s' in vhost '%s'", spec.Name, s.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: d}},
 		func(v *catalog.View) (bool, error) {
 			there, err := v.CheckDeclareExchange(s.conn.by(), d)
 			if there != nil && err == nil {
 				s.conn.in.config.Uses.Used(there)
+				drift = there.Drift(v, d)
 			}
 			if d.Type == catalog.Delayed {
 				d.StoreMembers = s.conn.in.queues.Placer.Place(&logpb.DeclareQueue{})
 			}
 			return there != nil, err
 		})
+	if err == nil {
+		s.conn.in.Drifts.note(s, drifted{exchange: spec.Name}, spec.Name, drift, false)
+	}
 	return err
 }
 
@@ -208,7 +213,7 @@ func (s *Session) DescribeQueue(ctx context.Context, name string) (fsm.QueueDeta
 	leader, _, _ := s.conn.in.queues.Routes.Route(q).Leader()
 	return fsm.QueueDetails{
 		QueueInfo: info, VHost: q.VHost, Type: q.Type(), Durable: q.Durable, Exclusive: q.Exclusive, AutoDelete: q.AutoDelete,
-		Arguments: q.Arguments, Leader: leader, Replicas: q.MemberNames(s.conn.in.node.View()),
+		Arguments: s.conn.in.node.View().Arguments(q), Leader: leader, Replicas: q.MemberNames(s.conn.in.node.View()),
 	}, nil
 }
 
@@ -246,7 +251,7 @@ func randomName() string {
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// declare finds or creates the record of a queue.
+// declare finds or creates the record of a queue, which may get other arguments if its vhost adopts them.
 func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated bool) (q *catalog.Queue, created bool, err error) {
 	d := &logpb.DeclareQueue{
 		Vhost: s.conn.vhost, Name: spec.Name, Durable: spec.Durable, Exclusive: spec.Exclusive,
@@ -263,7 +268,12 @@ func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 	if q, err = v.CheckDeclareQueue(s.conn.by(), d, generated); err != nil {
 		return q, false, err
 	}
-	if q != nil && fresh {
+	var drift []catalog.Difference
+	if q != nil {
+		drift = q.Drift(v, d)
+	}
+	if q != nil && fresh && (len(drift) == 0 || !q.Adopts(v, d, s.conn.in.node.Stamp())) {
+		s.conn.in.Drifts.note(s, drifted{queue: q.ID}, q.Name, drift, false)
 		s.conn.in.node.Converge(ctx)
 		return q, false, nil
 	}
@@ -276,7 +286,14 @@ func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 	if !ok {
 		return s.declare(ctx, spec, generated) // deleted at the same moment
 	}
-	return q, r.Changed, nil
+	if !r.Changed && len(drift) == 0 {
+		drift = q.Drift(s.conn.in.node.View(), d) // another client was faster
+	}
+	created = r.Changed && !r.Adopted
+	if !created {
+		s.conn.in.Drifts.note(s, drifted{queue: q.ID}, q.Name, drift, r.Adopted)
+	}
+	return q, created, nil
 }
 
 // touch renews the lease of a queue and counts its messages and consumers. gone: it has ended.
@@ -370,7 +387,7 @@ func (s *Session) audit(c *logpb.CatalogCommand, r *logpb.CatalogResult, err err
 	}
 	e := audit.Event{Kind: audit.Definition, User: s.conn.user, Origin: audit.Origin{Protocol: s.conn.protocol}, Outcome: audit.OK}
 	if at, ok := s.client.(located); ok {
-		connection, _, client := at.Where()
+		connection, _, _, client := at.Where()
 		e.Origin.Connection, e.Origin.Address = connection, client.String()
 	}
 	if err != nil {

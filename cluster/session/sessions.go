@@ -75,6 +75,8 @@ type Sessions struct {
 	*Authenticator
 	// Traffic is what sessions have counted, up to the last CollectTraffic.
 	Traffic *traffic.Table
+	// Drifts are declares of what exists with other arguments.
+	Drifts *Drifts
 
 	config  Config
 	node    *self.Node
@@ -98,7 +100,7 @@ func New(c Config) *Sessions {
 	n := c.Node
 	x := &Sessions{
 		Authenticator: &Authenticator{node: n, gate: login.New(c.Logins), loopback: c.LoopbackUsers, audit: c.Audit},
-		Traffic:       traffic.NewTable(), config: c, node: n, queues: c.Queues, owners: newOwners(n, c.Queues),
+		Traffic:       traffic.NewTable(), config: c, node: n, queues: c.Queues, owners: newOwners(n, c.Queues), Drifts: &Drifts{node: n, rows: map[drifted]*peerpb.Drift{}},
 		browsing: newBrowsing(n, c.Queues.Inspector),
 		limits:   limits{Node: n, connections: c.MaxConnections, tallies: tallies{by: map[counted]*tally{}}},
 		answers:  answers{node: n, queues: c.Queues},
@@ -268,7 +270,7 @@ func (s *Session) origin() *peerpb.ConsumingSession {
 	if !ok {
 		return nil
 	}
-	name, channel, client := at.Where()
+	name, _, channel, client := at.Where()
 	return &peerpb.ConsumingSession{
 		Boot: s.id.Boot, Session: s.id.Num, User: s.conn.user, Connection: name, Channel: uint32(channel),
 		PeerHost: client.Addr().Unmap().String(), PeerPort: uint32(client.Port()),

@@ -43,7 +43,10 @@ type QueuesConfig struct {
 	// Sessions lists the sessions of this node's clients that have consumers.
 	Sessions func() []*peerpb.ConsumingSession
 	// Timeouts lists the last consumer timeouts that this node knows of.
-	Timeouts func() *peerpb.TimeoutsReply
+	Timeouts   func() *peerpb.TimeoutsReply
+	DriftsKind peer.Kind // of requests for what clients have declared otherwise
+	// Drifts lists what clients of this node have.
+	Drifts func() *peerpb.DriftsReply
 }
 
 // NewQueues returns the queues of a cluster, and answers other nodes for the queues that this node
@@ -54,6 +57,7 @@ func NewQueues(n *Nodes, c QueuesConfig) *Queues {
 	peer.HandleAsk(n.Mesh, c.ConsumersKind, q.answerConsumers)
 	peer.HandleAsk(n.Mesh, c.TimeKind, q.answerTime)
 	peer.HandleAsk(n.Mesh, c.TimeoutsKind, q.answerTimeouts)
+	peer.HandleAsk(n.Mesh, c.DriftsKind, q.answerDrifts)
 	return q
 }
 

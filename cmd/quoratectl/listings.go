@@ -91,6 +91,10 @@ var timeoutColumns = columnsOf("at queue_name consumer_tag messages held_ms time
 
 var listTimeouts = listing(timeoutColumns, "Listing consumer timeouts in vhost VHOST ...", "quorate", "timeouts", "VHOST")
 
+var driftColumns = columnsOf[api.Drift]("kind name argument declared received adopted user client times last_at")
+
+var listDrifts = listing(driftColumns, "Listing drifted declares in vhost VHOST ...", "drift", "VHOST")
+
 var exchangeColumns = columnsOf("name type",
 	column[api.Exchange]{"messages_delayed", func(x api.Exchange) any {
 		if x.DelayStats == nil {

@@ -50,6 +50,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		"/api/queues/none":                []api.Queue{},
 		"/api/queues/%2F/a/groups":        api.GroupPage{Items: []api.Group{{ID: "g", Held: true, ConsumerTag: "t", Session: "n1/7/3", LockedUntil: 50, Remaining: 40, Messages: 2, Unacknowledged: 1, OldestAt: 9, StateBytes: 4}}},
 		"/api/quorate/timeouts/%2F":       []api.ConsumerTimeout{{At: 70, Queue: api.QueueName{Name: "a"}, Tag: "t", Node: "n1", Leader: "n2", Messages: 2, HeldMS: 900, Timeout: 800, Action: "cancel"}},
+		"/api/drift/%2F":                  []api.Drift{{Kind: "queue", Name: "a", Argument: "x-max-length", Declared: json.RawMessage("10"), Received: json.RawMessage("null"), User: "u", Client: "worker", Times: 3, LastAt: 70}},
 		"/api/quorate/time":               api.Time{Queues: 3, Unknown: 1, AtLeast: true, Next: api.Next{Minute: api.TimeCounts{Expire: 1, TimeOut: 4}, Hour: api.TimeCounts{Expire: 2, DeadLetter: 1, TimeOut: 4}, Day: api.TimeCounts{Expire: 3, DeadLetter: 2, Fire: 5, TimeOut: 4, Unlock: 6, Retry: 7, Return: 8, Delete: 9}}},
 		"/api/quorate/time/queues/%2F":    []api.QueueTime{{Name: "a", NextAt: 70, Next: api.Next{Minute: api.TimeCounts{Fire: 1}, Hour: api.TimeCounts{Fire: 2, Retry: 4}, Day: api.TimeCounts{Fire: 3, Retry: 4}}}},
 		"/api/exchanges/%2F":              []api.Exchange{{Type: "direct"}, {Name: "x", Type: "topic"}},
@@ -141,6 +142,8 @@ func TestVerbs(t *testing.T) {
 		{"list_queues -s name messages state leader policy members arguments", "a\t5\trunning\tn2\tp\t[\"n1\",\"n2\"]\t{\"x-expires\":5,\"x-overflow\":\"drop-head\"}\nlost\t\tminority\t\t\tnull\tnull\n"},
 		{"consumer_timeouts", "Listing consumer timeouts in vhost / ...\nat\tqueue_name\tconsumer_tag\tmessages\theld_ms\ttimeout_ms\taction\n70\ta\tt\t2\t900\t800\tcancel\n"},
 		{"consumer_timeouts -s node leader", "n1\tn2\n"},
+		{"drift", "Listing drifted declares in vhost / ...\nkind\tname\targument\tdeclared\treceived\tadopted\tuser\tclient\ttimes\tlast_at\nqueue\ta\tx-max-length\t10\tnull\tfalse\tu\tworker\t3\t70\n"},
+		{"drift -s times adoptions", "3\t0\n"},
 		{"time", "What comes next in 3 queues, not counting 1 without a leader that answers ...\nevent\tminute\thour\tday\tat_least\nexpire\t1\t2\t3\ttrue\ndead_letter\t0\t1\t2\ttrue\nfire\t0\t0\t5\ttrue\ntime_out\t4\t4\t4\ttrue\nunlock\t0\t0\t6\ttrue\nretry\t0\t0\t7\ttrue\nreturn\t0\t0\t8\ttrue\ndelete\t0\t0\t9\ttrue\n"},
 		{"time_of_queues", "Listing what comes next in queues of vhost / ...\nname\tnext_at\texpire_hour\tdead_letter_hour\tfire_hour\ttime_out_hour\tunlock_hour\tretry_hour\treturn_hour\tdelete_hour\na\t70\t0\t0\t2\t0\t0\t4\t0\t0\n"},
 		{"time_of_queues -s name fire_minute fire_day at_least", "a\t1\t3\tfalse\n"},
@@ -247,6 +250,7 @@ func TestChanges(t *testing.T) {
 		{[]string{"disable_vhost_deletion_protection", "a/b"}, "DELETE /api/vhosts/a%2Fb/deletion/protection "},
 		{[]string{"delete_queue", "q", "--if-empty"}, "DELETE /api/queues/%2F/q?if-empty=true "},
 		{[]string{"update_vhost_metadata", "there", "--tags", "x"}, `PUT /api/vhosts/there {"tags":"x"}`},
+		{[]string{"update_vhost_metadata", "there", "--redeclare", "adopt"}, `PUT /api/vhosts/there {"redeclare":"adopt"}`},
 		{[]string{"clear_password", "u"}, `PUT /api/users/u {"password_hash":"","tags":["monitoring"]}`},
 		{[]string{"delete_vhost", "a/b"}, "DELETE /api/vhosts/a%2Fb "},
 	} {
@@ -267,6 +271,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"nonsense", exitUsage, `Error: unknown verb "nonsense"; see quoratectl help`},
 		{"version now", exitUsage, "Error: version takes no arguments"},
+		{"update_vhost_metadata there --redeclare lax", exitUsage, `Error: --redeclare must be strict, relaxed or adopt, not "lax"`},
 		{"set_cluster_setting x", exitUsage, "Error: set_cluster_setting takes NAME VALUE"},
 		{"set_cluster_setting x 1.5", exitUsage, `Error: VALUE must be a whole number, not "1.5"`},
 		{"set_policy p x", exitUsage, "Error: set_policy takes NAME PATTERN DEFINITION"},

@@ -214,6 +214,7 @@ var (
 	queuePattern      = option{name: "queue-pattern", about: "only queues whose name matches the regular expression `PATTERN`"}
 	descriptionOption = option{name: "description", about: "`TEXT` about it"}
 	tagsOption        = option{name: "tags", about: "`TAGS`, separated by commas"}
+	redeclareOption   = option{name: "redeclare", about: "`MODE` in which a declare of what exists with other arguments is taken: strict (refused), relaxed (answered as if they were the same) or adopt (the queue has them from then on)"}
 	queueTypeOption   = option{name: "default-queue-type", about: "`TYPE` of durable queues that are declared without one: classic or quorum"}
 )
 

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
@@ -12,8 +13,8 @@ func vhostVerbs() []verb {
 	ctl := []string{ctlName}
 	return []verb{
 		{name: "list_vhosts", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the vhosts", columns: vhostColumns.names(), run: listVHosts, also: ctl, example: "name description"},
-		{name: "add_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "creates a vhost", run: addVHost, options: []option{descriptionOption, tagsOption, queueTypeOption}, also: ctl, example: "shop --description 'the shop'"},
-		{name: "update_vhost_metadata", arguments: "NAME", least: 1, maxArguments: 1, about: "changes the description or the tags of a vhost; what is not given is left unchanged", run: updateVHost, options: []option{descriptionOption, tagsOption, queueTypeOption}, also: ctl, example: "shop --tags production,eu"},
+		{name: "add_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "creates a vhost", run: addVHost, options: []option{descriptionOption, tagsOption, queueTypeOption, redeclareOption}, also: ctl, example: "shop --description 'the shop'"},
+		{name: "update_vhost_metadata", arguments: "NAME", least: 1, maxArguments: 1, about: "changes the description, the tags or the settings of a vhost; what is not given is left unchanged", run: updateVHost, options: []option{descriptionOption, tagsOption, queueTypeOption, redeclareOption}, also: ctl, example: "shop --tags production,eu"},
 		{name: "set_vhost_tags", arguments: "NAME [TAG ...]", least: 1, maxArguments: -1, about: "replaces the tags of a vhost", run: setVHostTags, also: ctl, example: "shop production"},
 		{name: "enable_vhost_deletion_protection", arguments: "NAME", least: 1, maxArguments: 1, about: "protects a vhost from deletion", also: ctl, example: "shop",
 			run: func(c *call) error { return c.post(path("vhosts", c.words[0], "deletion", "protection"), nil, nil) }},
@@ -36,7 +37,7 @@ func vhostExists(c *call, name string) (bool, error) {
 // vhostOf reads the options that describe a vhost.
 func vhostOf(c *call) (map[string]any, error) {
 	described := map[string]any{}
-	for _, name := range []string{"description", "tags"} {
+	for _, name := range []string{"description", "tags", "redeclare"} {
 		if c.given(name) {
 			described[name] = c.option(name)
 		}
@@ -47,6 +48,9 @@ func vhostOf(c *call) (map[string]any, error) {
 		described["default_queue_type"] = kind
 	default:
 		return nil, usageError("--default-queue-type must be classic or quorum, not %q", kind)
+	}
+	if mode := c.option("redeclare"); c.given("redeclare") && !slices.Contains([]string{"strict", "relaxed", "adopt"}, mode) {
+		return nil, usageError("--redeclare must be strict, relaxed or adopt, not %q", mode)
 	}
 	return described, nil
 }

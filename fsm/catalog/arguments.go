@@ -33,7 +33,10 @@ func (a argument) is() string { return a.name }
 // queueArgument is an argument of queue.declare.
 type queueArgument struct {
 	argument
-	since uint32 // as in key
+	// adoptable: a queue can have another value than it was declared with, which
+	// is so if a policy may say another one, see adopted.
+	adoptable bool
+	since     uint32 // as in key
 }
 
 // queueArguments are the arguments of queue.declare that have a meaning, in the order of keys, in which they are
@@ -46,7 +49,7 @@ var queueArguments = func() (rows []queueArgument) {
 			check = k.asArgument
 		}
 		if k.declared != byPolicyOnly {
-			rows = append(rows, queueArgument{argument{"x-" + k.name, k.declared == compared, check}, k.since})
+			rows = append(rows, queueArgument{argument{"x-" + k.name, k.declared == compared, check}, k.declared == compared && k.argue != nil, k.since})
 		}
 	}
 	return rows

@@ -45,8 +45,11 @@ func (s *clusterSettings) queueSettings(q *Queue, f policyMatch, d Defaults) *lo
 }
 
 // effective looks up what arguments and policies say together. arguments are
-// the queue's, policies the merged definition; either may be nil.
+// those in force, policies the merged definition; either may be nil.
 type effective struct{ arguments, policies *fsm.Table }
+
+// of is what is said of a queue that f belongs to.
+func (f policyMatch) of(q *Queue) effective { return effective{f.arguments(q), f.definition()} }
 
 // value returns the value of a policy key; nil: nobody has given one. Requires:
 // if both are given, the key has a rule argue. A policy is the strong side.
@@ -66,7 +69,7 @@ func (e effective) value(key string) *logpb.Value {
 // is new. A message TTL of 0 is not the same as none, hence the values stored
 // plus one; where 0 means never, as for Expires, the value is stored as it is.
 func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
-	e := effective{q.Arguments, f.definition()}
+	e := f.of(q)
 	c := &logpb.QueueConfig{
 		TtlPlusOne:             stored(e.value("message-ttl")),
 		Expires:                uint64(e.value("expires").GetInt()),
@@ -206,7 +209,8 @@ const (
 // default only if neither is given and the queue is not of the classic kind.
 func (vs *vhosts) TimeoutSource(q *Queue, d Defaults) Source {
 	const key = "consumer-timeout"
-	argument, policy := lookup(q.Arguments, "x-"+key), lookup(vs.match(q).definition(), key)
+	e := vs.match(q).of(q)
+	argument, policy := lookup(e.arguments, "x-"+key), lookup(e.policies, key)
 	switch {
 	case policy != nil && (argument == nil || policy.GetInt() < argument.GetInt()):
 		return FromPolicy
@@ -222,7 +226,7 @@ func (vs *vhosts) TimeoutSource(q *Queue, d Defaults) Source {
 // to consumers that bring no action of their own: what the queue's argument
 // says, or else the policies, or else the node. It is never empty.
 func (vs *vhosts) TimeoutAction(q *Queue, d Defaults) TimeoutAction {
-	s, given := text(effective{q.Arguments, vs.match(q).definition()}.value("consumer-timeout-action"))
+	s, given := text(vs.match(q).of(q).value("consumer-timeout-action"))
 	switch {
 	case given:
 		return TimeoutAction(s)
@@ -317,7 +321,7 @@ type HeaderTimes struct {
 // HasWill reports whether what is left of a queue when it ends is dead-lettered, as its arguments and
 // the policies in force have it.
 func (vs *vhosts) HasWill(q *Queue) bool {
-	e := effective{q.Arguments, vs.match(q).definition()}
+	e := vs.match(q).of(q)
 	return e.value("dead-letter-on-delete").GetInt() != 0 && e.value("dead-letter-exchange") != nil
 }
 
@@ -327,7 +331,7 @@ func (vs *vhosts) Needs(q *Queue) Needs {
 	if q.StoreOf != "" {
 		return Needs{Label: true}
 	}
-	e := effective{q.Arguments, vs.match(q).definition()}
+	e := vs.match(q).of(q)
 	n := Needs{MessageID: e.value("dedup-window").GetInt() != 0, Label: stored(e.value("audit-max")) != noEnds, Unique: e.unique()}
 	if header := e.value("age-header").GetStr(); len(header) > 0 {
 		n.Tally = byHeader + string(header)

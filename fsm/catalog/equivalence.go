@@ -22,22 +22,6 @@ func sameFlag(arg, where string, received, current bool) error {
 	return inequivalent(arg, where, quoted(strconv.FormatBool(received)), quoted(strconv.FormatBool(current)))
 }
 
-// sameArgument compares one argument of a redeclare with the one in force. The
-// first value of that name counts on each side. Integers of different types may
-// be equal; see normal.
-func sameArgument(arg, where string, received, current *fsm.Table) error {
-	r, c := lookup(received, arg), lookup(current, arg)
-	switch {
-	case r == nil && c == nil:
-		return nil
-	case r == nil || c == nil:
-		return inequivalent(arg, where, described(r), described(c))
-	case equalValues(r, c):
-		return nil
-	}
-	return inequivalent(arg, where, quoted(render(r)), quoted(render(c)))
-}
-
 func quoted(s string) string { return "'" + s + "'" }
 
 // described is how a value is called when the other side has none.
@@ -48,13 +32,13 @@ func described(v *logpb.Value) string {
 	return fmt.Sprintf("the value '%s' of type '%s'", render(v), typeName(v))
 }
 
-// equivalent says why d is not what q was declared as; nil: it is.
+// sameKind says why d is not what q was declared as, arguments aside; nil: it is.
 //
 // The order of the comparisons decides which difference a client learns of:
-// exclusive use first, then flags, type and arguments in the order of their
-// table. It compares with what was declared; policies play no part. Members and
-// placement may differ. s are the settings of q's catalog.
-func (q *Queue) equivalent(d *logpb.DeclareQueue, s *clusterSettings) error {
+// exclusive use first, then flags, type and, see checkRedeclare, arguments in the
+// order of their table. It compares with what was declared; policies play no
+// part. Members and placement may differ. s are the settings of q's catalog.
+func (q *Queue) sameKind(d *logpb.DeclareQueue, s *clusterSettings) error {
 	where := q.String()
 	if q.Exclusive != d.GetExclusive() || q.Exclusive && q.Owner != ownerFrom(d.GetOwner()) {
 		return q.locked()
@@ -67,18 +51,7 @@ func (q *Queue) equivalent(d *logpb.DeclareQueue, s *clusterSettings) error {
 	if err := sameFlag("auto_delete", where, d.GetAutoDelete(), q.AutoDelete); err != nil {
 		return err
 	}
-	if err := q.equivalentType(d.GetArguments(), s); err != nil {
-		return err
-	}
-	for _, a := range queueArguments {
-		if !a.compared || a.since > s.FSMVersion() {
-			continue
-		}
-		if err := sameArgument(a.name, where, d.GetArguments(), q.Arguments); err != nil {
-			return err
-		}
-	}
-	return nil
+	return q.equivalentType(d.GetArguments(), s)
 }
 
 // equivalentType compares the queue type, as RabbitMQ does with its relaxed
@@ -94,12 +67,12 @@ func (q *Queue) equivalentType(args *fsm.Table, s *clusterSettings) error {
 	return inequivalent(typeArgument, q.String(), quoted(render(v)), quoted(q.Type()))
 }
 
-// equivalent says why d is not what x was declared as; nil: it is.
+// sameKind says why d is not what x was declared as, arguments aside; nil: it is.
 //
 // It compares with what was declared: the declared type, not the type it routes
-// by, and arguments without policies. Arguments that are not listed, as those
-// of hash exchanges, may differ.
-func (x *Exchange) equivalent(d *logpb.DeclareExchange) error {
+// by. What names the type that is wrapped, or makes an exchange of any type
+// delay, is of the type.
+func (x *Exchange) sameKind(d *logpb.DeclareExchange) error {
 	where := x.String()
 	if d.GetType() != x.DeclaredType() {
 		return inequivalent("type", where, quoted(d.GetType()), quoted(x.DeclaredType()))
@@ -116,9 +89,9 @@ func (x *Exchange) equivalent(d *logpb.DeclareExchange) error {
 			return err
 		}
 	}
-	for _, argument := range append([]string{exchangeTTL, idleArgument, alternateExchange}, delayedArguments...) {
-		if err := sameArgument(argument, where, d.GetArguments(), x.Arguments); err != nil {
-			return err
+	for _, argument := range [...]string{delayedType, delayedExchange} {
+		if difference, differ := differs(argument, d.GetArguments(), x.Arguments); differ {
+			return difference.refusal(where)
 		}
 	}
 	return nil

@@ -207,8 +207,14 @@ func (v *View) Fits(c *logpb.CatalogCommand) error {
 // missing vhost is no matter of size: Apply refuses it.
 func (v *View) fitsQueue(m *logpb.DeclareQueue) error {
 	vh := v.vhost(m.GetVhost())
-	if vh == nil || vh.queues.At(m.GetName()) != nil {
+	if vh == nil {
 		return nil
+	}
+	if q := vh.queues.At(m.GetName()); q != nil {
+		if len(q.Drift(v, m)) == 0 {
+			return nil
+		}
+		return v.FitsArguments("arguments of queue", m.GetName(), m.GetArguments())
 	}
 	if limit := v.Setting(ClusterQueueLimit); int64(v.QueueCount()) >= limit {
 		return refuse(fsm.Precondition, "cannot declare queue '%s': queue limit in cluster (%d) is reached", m.GetName(), limit)

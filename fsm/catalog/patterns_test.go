@@ -158,7 +158,7 @@ func TestPolicyWork(t *testing.T) {
 		ps.put(all[i])
 	}
 	q := &Queue{VHost: "/", Name: "orders.50"}
-	m := ps.matchQueue(q, 0)
+	m := ps.matchQueue(q, policyMatch{})
 	tried := 0
 	try := func(p *Policy) bool { tried++; return p.matchesQueue(q) }
 	lower, higher := *all[10], *all[99]

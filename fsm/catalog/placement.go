@@ -346,7 +346,7 @@ func (vs *vhosts) LeaderLocator(m *logpb.DeclareQueue, otherwise Locator) Locato
 	q := newQueue(m, 0, 0)
 	var f policyMatch
 	if vh := vs.vhost(q.VHost); vh != nil {
-		f = vh.policies.matchQueue(q, 0)
+		f = vh.policies.matchQueue(q, policyMatch{})
 	}
 	name, given := text(effective{q.Arguments, f.definition()}.value("queue-leader-locator"))
 	switch {

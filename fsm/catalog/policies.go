@@ -148,7 +148,8 @@ func comparePolicies(a, b *Policy) int {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
 }
 
-// policyMatch is the result of policies for a queue.
+// policyMatch is what decides the settings of a queue beside its record: the
+// policies that match it, and what it has adopted.
 //
 // It is comparable with ==, as records are replaced whenever a policy changes.
 // A policy that was put again is thus another match, though the settings may be
@@ -156,9 +157,10 @@ func comparePolicies(a, b *Policy) int {
 type policyMatch struct {
 	policy, operator *Policy // nil: none
 	// revision is the index of the entry that last changed the queue's
-	// effective settings; 0: none has. It only grows. It is the only field in a
-	// snapshot: Restore matches the policies again.
+	// effective settings; 0: none has. It only grows. It and adopted are the only
+	// fields in a snapshot: Restore matches the policies again.
 	revision uint64
+	adopted  *adopted // nil: its arguments are those of its record
 }
 
 // definition is what the policies say together, by key. It is not nil, and has
@@ -218,8 +220,8 @@ func (x *Exchange) EffectivePolicy() EffectivePolicy { return x.match.effective(
 // Invariants:
 //
 //	both lists are in the order of comparePolicies, each name once
-//	matches[q] = matchQueue(q) for every queue of the vhost, except the revision;
-//	zero matches are left out
+//	matches[q] = matchQueue(q, matches[q]) for every queue of the vhost; zero
+//	matches are left out
 //
 // It knows queues by their ids only. For an exchange, Exchange.match is in step
 // with both lists once applyTo was called for it, which is policiesChanged's
@@ -265,10 +267,11 @@ func (ps *policies) find(name string, operator bool) (*Policy, bool) {
 }
 
 // matchQueue finds the policies of a queue. It tries patterns until one of each
-// list matches: O(policies). revision is only passed on.
-func (ps *policies) matchQueue(q *Queue, revision uint64) policyMatch {
-	return policyMatch{ps.ordinary.first(func(p *Policy) bool { return p.matchesQueue(q) }),
-		ps.operators.first(func(p *Policy) bool { return p.matchesQueue(q) }), revision}
+// list matches: O(policies). Of had, all else is passed on.
+func (ps *policies) matchQueue(q *Queue, had policyMatch) policyMatch {
+	had.policy = ps.ordinary.first(func(p *Policy) bool { return p.matchesQueue(q) })
+	had.operator = ps.operators.first(func(p *Policy) bool { return p.matchesQueue(q) })
+	return had
 }
 
 // rematch returns the match of a queue or an exchange, which was m, after next has
@@ -303,7 +306,7 @@ func (ps *policies) with(p *Policy) *policies {
 func (ps *policies) of(q *Queue) policyMatch { return ps.matches.At(q.ID) }
 
 // setMatch records the match of a queue. Requires: q is in the vhost, and m is
-// matchQueue of it but for the revision.
+// matchQueue of itself.
 func (ps *policies) setMatch(q *Queue, m policyMatch) {
 	if m == (policyMatch{}) {
 		ps.forget(q)
@@ -346,8 +349,11 @@ func (ps *policies) check(vhost string, queues route.Map[string, *Queue], all *e
 	noted := ps.matches.Len()
 	for q := range queues.Values() {
 		m := ps.of(q)
-		if ps.matchQueue(q, m.revision) != m {
+		if ps.matchQueue(q, m) != m {
 			return fmt.Errorf("policies of %s are not as noted", q)
+		}
+		if a := m.adopted; a != nil && (a.arguments == nil || a.times == 0 || q.StoreOf != "") {
+			return fmt.Errorf("%s cannot have adopted arguments %d times", q, a.times)
 		}
 		if m != (policyMatch{}) {
 			noted--
@@ -444,15 +450,9 @@ func (d *draft) policiesChanged(vh *vhost, was, is *Policy) *logpb.CatalogResult
 	for q := range vh.queues.Values() {
 		old := vh.policies.of(q)
 		next := vh.policies.rematch(old, was, is, func(p *Policy) bool { return p.matchesQueue(q) })
-		if next == old {
-			continue
+		if next != old {
+			d.rematched(vh, q, old, next, r)
 		}
-		if !sameRow(d.queueSettings(q, old, Defaults{}), d.queueSettings(q, next, Defaults{})) {
-			next.revision = d.index
-			r.Configured = append(r.Configured, uint64(q.ID))
-			vh.exchanges.touchSources(q.Name, d.clock)
-		}
-		vh.policies.setMatch(q, next)
 	}
 	for _, x := range vh.exchanges.list() {
 		next := x.matched(vh.policies.rematch(x.match, was, is, func(p *Policy) bool { return p.matchesExchange(x) }))
@@ -470,4 +470,16 @@ func (d *draft) policiesChanged(vh *vhost, was, is *Policy) *logpb.CatalogResult
 	slices.Sort(r.Configured)
 	slices.Sort(r.Added)
 	return r
+}
+
+// rematched notes the match of a queue that had another one. If its settings with
+// zero Defaults differ from before, they have the entry's revision, and r says so;
+// that is a use of the idle exchanges bound to the queue. Requires: vh is open.
+func (d *draft) rematched(vh *vhost, q *Queue, old, next policyMatch, r *logpb.CatalogResult) {
+	if !sameRow(d.queueSettings(q, old, Defaults{}), d.queueSettings(q, next, Defaults{})) {
+		next.revision = d.index
+		r.Configured = append(r.Configured, uint64(q.ID))
+		vh.exchanges.touchSources(q.Name, d.clock)
+	}
+	vh.policies.setMatch(q, next)
 }

@@ -140,11 +140,11 @@ func firstText(values ...*logpb.Value) string {
 	return ""
 }
 
-// naiveSettings are the settings of a queue under all policies.
-func naiveSettings(all []*logpb.PutPolicy, q *Queue, version uint32) *logpb.QueueConfig {
+// naiveSettings are the settings of a queue under all policies. args are those that it has by now.
+func naiveSettings(all []*logpb.PutPolicy, q *Queue, args *fsm.Table, version uint32) *logpb.QueueConfig {
 	policy, operator := naivePolicy(all, false, q), naivePolicy(all, true, q)
 	of := func(key string) naiveValues {
-		return naiveValues{lookup(policy.GetDefinition(), key), lookup(operator.GetDefinition(), key), lookup(q.Arguments, "x-"+key)}
+		return naiveValues{lookup(policy.GetDefinition(), key), lookup(operator.GetDefinition(), key), lookup(args, "x-"+key)}
 	}
 	limit := int64(DefaultDeliveryLimit)
 	if q.Local || q.Classic {
@@ -193,8 +193,28 @@ func naiveSettings(all []*logpb.PutPolicy, q *Queue, version uint32) *logpb.Queu
 	return c
 }
 
+// naiveDeclares are the arguments that queues have, and what their vhost does with others.
+type naiveDeclares struct {
+	version uint32
+	mode    logpb.PutVhost_Redeclare
+	args    map[string]*fsm.Table
+}
+
+// declare says how a declare is answered: it is refused, or a queue has other arguments.
+func (n *naiveDeclares) declare(m *logpb.DeclareQueue) (refused, adopted bool) {
+	had, there := n.args[m.Name]
+	same := !slices.ContainsFunc(somePolicyKeys, func(key string) bool {
+		return findPolicyKey(key).since <= n.version && lookup(had, "x-"+key).String() != lookup(m.Arguments, "x-"+key).String()
+	})
+	if there && (same || n.mode != logpb.PutVhost_ADOPT) {
+		return !same && n.mode == logpb.PutVhost_STRICT, false
+	}
+	n.args[m.Name] = m.Arguments
+	return false, there
+}
+
 // TestPolicyModel sets and clears policies at random, while queues with
-// arguments come and go, and compares every queue's settings with those of the
+// arguments come and go, or have others, and compares every queue's settings with those of the
 // model. A queue is reported as configured, and gets a new revision, exactly
 // if its settings have changed.
 func TestPolicyModel(t *testing.T) {
@@ -207,6 +227,7 @@ func TestPolicyModel(t *testing.T) {
 			{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: FSMVersion, Value: version}}},
 		}})
 		var all []*logpb.PutPolicy
+		declares := naiveDeclares{version: uint32(version), args: map[string]*fsm.Table{}}
 		for index := uint64(2); index < 30; index++ {
 			before := c.View()
 			command, next := drawPolicyCommand(t, all)
@@ -214,13 +235,25 @@ func TestPolicyModel(t *testing.T) {
 			if r.Refusal == 0 {
 				all = next
 			}
+			switch m := command.Body.(type) {
+			case *logpb.CatalogCommand_PutVhost:
+				if version >= 3 {
+					declares.mode = m.PutVhost.Redeclare
+				}
+			case *logpb.CatalogCommand_DeleteQueue:
+				delete(declares.args, m.DeleteQueue.Name)
+			case *logpb.CatalogCommand_DeclareQueue:
+				if refused, adopted := declares.declare(m.DeclareQueue); refused != (r.Refusal != 0) || adopted != r.Adopted {
+					t.Fatalf("%v is answered %v, want refused %v, adopted %v", m.DeclareQueue, r, refused, adopted)
+				}
+			}
 			if err := c.Check(); err != nil {
 				t.Fatal(err)
 			}
 			if again := mustReload(t, c); again.Hash() != c.Hash() || again.String() != c.String() {
 				t.Fatalf("the snapshot gives\n%s\nnot\n%s", again, c)
 			}
-			checkAgainstModel(t, before, c.View(), all, r.Configured)
+			checkAgainstModel(t, before, c.View(), all, declares.args, r.Configured)
 		}
 	})
 }
@@ -229,7 +262,7 @@ func drawPolicyCommand(t *rapid.T, all []*logpb.PutPolicy) (*logpb.CatalogComman
 	without := func(name string, operator bool) []*logpb.PutPolicy {
 		return slices.DeleteFunc(slices.Clone(all), func(p *logpb.PutPolicy) bool { return p.Name == name && p.Operator == operator })
 	}
-	switch rapid.IntRange(0, 5).Draw(t, "command") {
+	switch rapid.IntRange(0, 7).Draw(t, "command") {
 	case 0, 1, 2:
 		m := drawPolicy(t)
 		return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}}, append(without(m.Name, m.Operator), m)
@@ -239,6 +272,9 @@ func drawPolicyCommand(t *rapid.T, all []*logpb.PutPolicy) (*logpb.CatalogComman
 			Vhost: "/", Name: m.Name, Operator: m.Operator}}}, without(m.Name, m.Operator)
 	case 4:
 		return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: someQueue.Draw(t, "queue")}}}, all
+	case 5:
+		mode := rapid.SampledFrom([]logpb.PutVhost_Redeclare{logpb.PutVhost_STRICT, logpb.PutVhost_RELAXED, logpb.PutVhost_ADOPT, logpb.PutVhost_ADOPT}).Draw(t, "mode")
+		return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "/", Redeclare: mode}}}, all
 	}
 	q := &logpb.DeclareQueue{Vhost: "/", Name: someQueue.Draw(t, "queue"), Members: []uint32{1}, Local: rapid.Bool().Draw(t, "local"), Classic: rapid.Bool().Draw(t, "classic"), Arguments: &fsm.Table{}}
 	for _, key := range somePolicyKeys {
@@ -250,23 +286,23 @@ func drawPolicyCommand(t *rapid.T, all []*logpb.PutPolicy) (*logpb.CatalogComman
 }
 
 // checkAgainstModel holds a view against the model and against the view before.
-func checkAgainstModel(t *rapid.T, before, v *View, all []*logpb.PutPolicy, configured []uint64) {
+func checkAgainstModel(t *rapid.T, before, v *View, all []*logpb.PutPolicy, args map[string]*fsm.Table, configured []uint64) {
 	for _, q := range v.Queues() {
 		got := v.Settings(q, Defaults{})
 		revision := got.Revision
 		got.Revision = 0
-		if want := naiveSettings(all, q, v.FSMVersion()); !sameRow(got, want) {
-			t.Fatalf("%s %s under %v\nhas  %v\nwant %v", q, renderTable(q.Arguments), all, got, want)
+		if want := naiveSettings(all, q, args[q.Name], v.FSMVersion()); !sameRow(got, want) {
+			t.Fatalf("%s %s under %v\nhas  %v\nwant %v", q, renderTable(args[q.Name]), all, got, want)
 		}
 		policies := v.EffectivePolicy(q)
-		said := policies.Said(q.Arguments)
+		said := policies.Said(v.Arguments(q))
 		for _, s := range said {
 			sides := map[string]*logpb.Value{ByArgument: s.Argument, ByPolicy: s.Policy, ByOperatorPolicy: s.Operator}
-			if want := (effective{q.Arguments, policies.Definition}).value(s.Key); s.Effective != want || sides[s.By] != want {
+			if want := (effective{v.Arguments(q), policies.Definition}).value(s.Key); s.Effective != want || sides[s.By] != want {
 				t.Fatalf("%s: %s is %s by %q, want %s", q, s.Key, render(s.Effective), s.By, render(want))
 			}
 		}
-		for _, f := range slices.Concat(q.Arguments.GetFields(), policies.Definition.GetFields()) {
+		for _, f := range slices.Concat(v.Arguments(q).GetFields(), policies.Definition.GetFields()) {
 			if name := strings.TrimPrefix(f.GetName(), "x-"); !slices.ContainsFunc(said, func(s Said) bool { return s.Key == name }) {
 				t.Fatalf("%s: nothing is said of %s", q, name)
 			}

@@ -131,7 +131,7 @@ func withoutLists(results []*logpb.CatalogResult) []*logpb.CatalogResult {
 	kept := make([]*logpb.CatalogResult, len(results))
 	for i, r := range results {
 		kept[i] = &logpb.CatalogResult{
-			Refusal: r.Refusal, Text: r.Text, Changed: r.Changed, Queue: r.Queue, Group: r.Group, Node: r.Node, Boot: r.Boot,
+			Refusal: r.Refusal, Text: r.Text, Changed: r.Changed, Queue: r.Queue, Group: r.Group, Node: r.Node, Boot: r.Boot, Adopted: r.Adopted,
 		}
 	}
 	return kept

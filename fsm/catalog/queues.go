@@ -236,7 +236,8 @@ func (q *Queue) GroupOf(property func(name string) []byte) string {
 // declareQueue creates a queue, or finds the one that is there.
 //
 // It performs DeclareQueue. The answer names the queue even if it existed and
-// is equivalent. An exclusive queue of another owner is refused as locked.
+// is equivalent, or the vhost tolerates that it is not; then it may adopt the
+// arguments of m. An exclusive queue of another owner is refused as locked.
 // Permissions are not checked: the log does not record the user.
 func (d *draft) declareQueue(m *logpb.DeclareQueue) (*logpb.CatalogResult, error) {
 	q, err := d.checkDeclareQueue(noAccess, m, d.mayBeGenerated(m.GetName()))
@@ -244,7 +245,9 @@ func (d *draft) declareQueue(m *logpb.DeclareQueue) (*logpb.CatalogResult, error
 		return nil, err
 	}
 	if q != nil {
-		return &logpb.CatalogResult{Queue: uint64(q.ID), Group: uint32(q.Group)}, nil
+		r := &logpb.CatalogResult{Queue: uint64(q.ID), Group: uint32(q.Group)}
+		d.adopt(q, m, r)
+		return r, nil
 	}
 	if m.GetStoreOf() != "" {
 		return nil, refuse(fsm.Internal, "%s would be a store without its exchange", resource(kindQueue, m.GetVhost(), m.GetName()))

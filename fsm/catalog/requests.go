@@ -147,7 +147,7 @@ func (v *View) CheckDeclareQueue(by Client, d *logpb.DeclareQueue, generated boo
 func (v *View) checkQueueAnew(ask access, d *logpb.DeclareQueue, generated bool) (*Queue, error) {
 	q, err := v.checkDeclareQueue(ask, d, generated)
 	where := resource(kindQueue, d.GetVhost(), d.GetName())
-	if q == nil && err == nil {
+	if err == nil && (q == nil || len(q.Drift(v, d)) > 0) {
 		if err = checkShort(where, d.GetArguments(), shortInQueues); err == nil {
 			err = checkRetry(where, d.GetArguments())
 		}
@@ -183,7 +183,7 @@ func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bo
 		if err := q.checkOpen(); err != nil {
 			return nil, err
 		}
-		return q, q.equivalent(d, &v.clusterSettings)
+		return q, q.checkRedeclare(v, ask, d)
 	}
 	if err := checkName(kindQueue, name); err != nil {
 		return nil, err
@@ -277,7 +277,7 @@ func (v *View) CheckDeclareExchange(by Client, d *logpb.DeclareExchange) (*Excha
 func (v *View) checkExchangeAnew(ask access, d *logpb.DeclareExchange) (*Exchange, error) {
 	x, err := v.checkDeclareExchange(ask, d)
 	where := resource(kindExchange, d.GetVhost(), d.GetName())
-	if x == nil && err == nil {
+	if err == nil && (x == nil || len(x.Drift(v, d)) > 0) {
 		if err = checkShort(where, d.GetArguments(), shortInExchanges); err == nil {
 			err = v.checkExchangeIdle(where, d.GetArguments())
 		}
@@ -307,7 +307,7 @@ func (v *View) checkDeclareExchange(ask access, d *logpb.DeclareExchange) (*Exch
 		return nil, err
 	}
 	if x, ok := v.Exchange(vhost, name); ok {
-		return x, x.equivalent(d)
+		return x, x.checkRedeclare(v, ask, d)
 	}
 	if strings.HasPrefix(name, reserved) {
 		return nil, refuse(fsm.AccessRefused, "exchange name '%s' contains reserved prefix 'amq.*'", name)
@@ -315,31 +315,38 @@ func (v *View) checkDeclareExchange(ask access, d *logpb.DeclareExchange) (*Exch
 	if err := checkName(kindExchange, name); err != nil {
 		return nil, err
 	}
+	return nil, checkExchangeArguments(ask, d)
+}
+
+// checkExchangeArguments refuses arguments that no exchange of this type can
+// have, and a user who may not route messages on as they say.
+func checkExchangeArguments(ask access, d *logpb.DeclareExchange) error {
+	vhost, name := d.GetVhost(), d.GetName()
 	if err := checkExchangeTTL(resource(kindExchange, vhost, name), d.GetArguments()); err != nil {
-		return nil, err
+		return err
 	}
 	if _, err := hashOf(d); err != nil {
-		return nil, err
+		return err
 	}
 	if err := checkDelayed(vhost, d); err != nil {
-		return nil, err
+		return err
 	}
 	for _, argument := range []string{alternateExchange, deadLetterExchange} {
 		further, given, err := exchangeArgument(argument, resource(kindExchange, vhost, name), d.GetArguments())
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if !given {
 			continue
 		}
 		if err := ask(Read, kindExchange, name); err != nil {
-			return nil, err
+			return err
 		}
 		if err := ask(Write, kindExchange, further); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // CheckDeleteExchange answers the delete of an exchange as far as the view can.

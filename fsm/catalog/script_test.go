@@ -20,7 +20,8 @@ import (
 //
 //	apply [index=N] [now=N] [proposal=NODE/INCARNATION/NUMBER/FROM]
 //	                          one entry; each line is a command, see parseCommand
-//	ask [user=U] [owner=N/B/C] the commands as requests of a client, against the view
+//	ask [user=U] [owner=N/B/C] [now=N]
+//	                          the commands as requests of a client, against the view; of a declare also what differs
 //	show                      the state, without the exchanges every vhost has
 //	hash                      the digest of the snapshot's bytes: the format on disk
 //	route [chance=N] [local=Q,…] [message_id=TEXT …]
@@ -82,7 +83,9 @@ func (s *script) run(d *datadriven.TestData) string {
 		if d.MaybeScanArgs(s.t, "owner", &owner) {
 			by.Owner = ownerFrom(parseOwner(s.t, owner))
 		}
-		each(func(w []string) string { return clientAnswer(v, by, parseCommand(s.t, w)) })
+		now := int64(v.Clock())
+		d.MaybeScanArgs(s.t, "now", &now)
+		each(func(w []string) string { return clientAnswer(v, by, parseCommand(s.t, w), fsm.Time(now)) })
 	case "route":
 		each(func(w []string) string { return s.route(v, d, w) })
 	case "may":
@@ -269,6 +272,9 @@ func answer(r *logpb.CatalogResult) string {
 	if r.Changed {
 		text = "ok"
 	}
+	if r.Adopted {
+		text += " adopted"
+	}
 	if r.Queue != 0 {
 		text += fmt.Sprintf(" queue=%d.%d group=%d", r.Queue>>16, r.Queue&0xffff, r.Group)
 	}
@@ -288,7 +294,7 @@ func answer(r *logpb.CatalogResult) string {
 }
 
 // clientAnswer answers a client from the view alone.
-func clientAnswer(v *View, by Client, c *logpb.CatalogCommand) string {
+func clientAnswer(v *View, by Client, c *logpb.CatalogCommand, now fsm.Time) string {
 	found := func(exists bool, err error) string {
 		if err != nil {
 			return refusalText(err)
@@ -299,13 +305,23 @@ func clientAnswer(v *View, by Client, c *logpb.CatalogCommand) string {
 	case *logpb.CatalogCommand_DeclareQueue:
 		m.DeclareQueue.Owner = by.Owner.Proto()
 		q, err := v.CheckDeclareQueue(by, m.DeclareQueue, false)
-		return found(q != nil, err)
+		text := found(q != nil, err)
+		if q != nil && err == nil {
+			if text += driftText(q.Drift(v, m.DeclareQueue)); q.Adopts(v, m.DeclareQueue, now) {
+				text += ", adopts"
+			}
+		}
+		return text
 	case *logpb.CatalogCommand_DeleteQueue:
 		q, err := v.CheckDeleteQueue(by, m.DeleteQueue.Vhost, m.DeleteQueue.Name)
 		return found(q != nil, err)
 	case *logpb.CatalogCommand_DeclareExchange:
 		x, err := v.CheckDeclareExchange(by, m.DeclareExchange)
-		return found(x != nil, err)
+		text := found(x != nil, err)
+		if x != nil && err == nil {
+			text += driftText(x.Drift(v, m.DeclareExchange))
+		}
+		return text
 	case *logpb.CatalogCommand_DeleteExchange:
 		return found(v.CheckDeleteExchange(by, m.DeleteExchange))
 	case *logpb.CatalogCommand_Bind:
@@ -319,6 +335,13 @@ func clientAnswer(v *View, by Client, c *logpb.CatalogCommand) string {
 		return "valid"
 	}
 	return "not a request of a client"
+}
+
+func driftText(list []Difference) (text string) {
+	for _, d := range list {
+		text += fmt.Sprintf(", %s is %s not %s", d.Argument, Term(d.Received), Term(d.Current))
+	}
+	return text
 }
 
 // splitWords splits a line at blanks. Two single quotes stand for the empty word.
@@ -410,7 +433,7 @@ func parseOptions(t testing.TB, words []string) options {
 //
 //	node NAME INCARNATION [peer=ADDRESS] [versions=OLDEST-NEWEST]
 //	initialize VHOST USER
-//	vhost NAME [description=TEXT] [default-queue-type=TYPE], delete-vhost NAME
+//	vhost NAME [description=TEXT] [default-queue-type=TYPE] [redeclare=MODE], delete-vhost NAME
 //	user NAME [hash=TEXT], delete-user NAME
 //	permission USER VHOST CONFIGURE WRITE READ, delete-permission USER VHOST
 //	topic-permission USER VHOST EXCHANGE WRITE READ, delete-topic-permission USER VHOST [EXCHANGE]
@@ -469,7 +492,7 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 		c.Body = &logpb.CatalogCommand_DeleteJoinToken{DeleteJoinToken: &logpb.DeleteJoinToken{Hash: tokenHash(w[1])}}
 	case "vhost":
 		o := parseOptions(t, w[2:])
-		c.Body = &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: w[1], Description: o.values["description"], DefaultQueueType: o.values["default-queue-type"]}}
+		c.Body = &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: w[1], Description: o.values["description"], DefaultQueueType: o.values["default-queue-type"], Redeclare: logpb.PutVhost_Redeclare(max(0, slices.Index(RedeclareModes, o.values["redeclare"])))}}
 	case "delete-vhost":
 		c.Body = &logpb.CatalogCommand_DeleteVhost{DeleteVhost: &logpb.DeleteVhost{Name: w[1]}}
 	case "user":

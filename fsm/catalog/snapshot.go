@@ -67,7 +67,7 @@ func (v *View) SnapshotParts() iter.Seq[*logpb.CatalogSnapshot] {
 		for run := range slices.Chunk(v.Queues(), snapshotRun) {
 			part := &logpb.CatalogSnapshot{}
 			for _, q := range run {
-				row := &logpb.QueueState{Declared: q.declaration(), Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.match(q).revision}
+				row := &logpb.QueueState{Declared: q.declaration(), Id: uint64(q.ID), Group: uint32(q.Group), Revision: v.match(q).revision, Adopted: v.match(q).adopted.row()}
 				v.placements.save(q, row)
 				part.Queues = append(part.Queues, row)
 			}
@@ -206,7 +206,7 @@ func (d *draft) restoreQueues(rows []*logpb.QueueState) error {
 		}
 		q := newQueue(declared, fsm.QueueID(row.GetId()), fsm.GroupID(row.GetGroup()))
 		d.share(q)
-		vh.noteQueue(q, row.GetRevision())
+		vh.noteQueue(q, policyMatch{revision: row.GetRevision(), adopted: adoptedFrom(row.GetAdopted())})
 		all, of[q.VHost] = append(all, q), append(of[q.VHost], q)
 	}
 	d.queueIndex.addAll(all)
@@ -276,6 +276,9 @@ func (vh *vhost) describe(b *strings.Builder, all *placements) {
 	}
 	if vh.row.Protected {
 		b.WriteString(" protected")
+	}
+	if mode := RedeclareOf(vh.row); mode != RedeclareModes[0] {
+		b.WriteString(" redeclare=" + mode)
 	}
 	b.WriteByte('\n')
 	for _, p := range append(slices.Clone(vh.policies.list(false)), vh.policies.list(true)...) {
@@ -361,7 +364,7 @@ func (f policyMatch) line() string {
 	if f.revision != 0 {
 		text += fmt.Sprintf(" revision=%d", f.revision)
 	}
-	return text
+	return text + f.adopted.line()
 }
 
 func (q *Queue) line() string {

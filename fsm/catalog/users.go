@@ -117,6 +117,9 @@ func (d *draft) putVhost(m *logpb.PutVhost) (*logpb.CatalogResult, error) {
 	if err := checkName("vhost", m.GetName()); err != nil {
 		return nil, err
 	}
+	if d.FSMVersion() < redeclares {
+		m.Redeclare = logpb.PutVhost_STRICT
+	}
 	row, exists := d.VHost(m.GetName())
 	if exists && sameRow(row, m) {
 		return &logpb.CatalogResult{}, nil

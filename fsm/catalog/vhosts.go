@@ -195,7 +195,9 @@ func (vs *vhosts) EffectivePolicy(q *Queue) EffectivePolicy { return vs.match(q)
 func (vs *vhosts) TryPolicy(m *logpb.PutPolicy) func(*Queue) (would EffectivePolicy, matches bool) {
 	p := newPolicy(m)
 	next := vs.vhost(m.GetVhost()).policies.with(p)
-	return func(q *Queue) (EffectivePolicy, bool) { return next.matchQueue(q, 0).effective(), p.matchesQueue(q) }
+	return func(q *Queue) (EffectivePolicy, bool) {
+		return next.matchQueue(q, policyMatch{}).effective(), p.matchesQueue(q)
+	}
 }
 
 // Permission finds the permission of a user in a vhost. A user without one
@@ -334,12 +336,12 @@ func (vh *vhost) lead(b *Binding) (to destination, there bool) {
 // to that by name.
 func (vh *vhost) addQueue(q *Queue, revision uint64) {
 	vh.queues = vh.queues.With(q.Name, q)
-	vh.noteQueue(q, revision)
+	vh.noteQueue(q, policyMatch{revision: revision})
 }
 
-// noteQueue is addQueue but for the queue's name.
-func (vh *vhost) noteQueue(q *Queue, revision uint64) {
-	vh.policies.setMatch(q, vh.policies.matchQueue(q, revision))
+// noteQueue is addQueue but for the queue's name. had is its match but for the policies.
+func (vh *vhost) noteQueue(q *Queue, had policyMatch) {
+	vh.policies.setMatch(q, vh.policies.matchQueue(q, had))
 	if x := vh.exchanges.at(q.StoreOf); x != nil && q.StoreOf != "" {
 		next := *x
 		next.Store = q

@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"time"
@@ -15,7 +16,8 @@ func (t *T) vhost(name string) string {
 	t.Helper()
 	v := t.name(name)
 	t.put("vhosts/"+v, map[string]any{})
-	t.Cleanup(func() { _, _, _ = t.Nodes[0].Do(t.ctx, http.MethodDelete, "/api/vhosts/"+v, nil) })
+	ctx := context.WithoutCancel(t.ctx) // that of the row has ended by then
+	t.Cleanup(func() { _, _, _ = t.Nodes[0].Do(ctx, http.MethodDelete, "/api/vhosts/"+v, nil) })
 	return v
 }
 

@@ -134,6 +134,23 @@ func testRights(t *testing.T, w *world) {
 	p.await("as the settings say", rows("Limits")+".some((r) => r.includes('max-channels') && r.includes('settings say'))")
 }
 
+// testDrift has a vhost tolerate what is declared otherwise, and lists it.
+func testDrift(t *testing.T, w *world) {
+	const at = "/api/queues/drifting/q"
+	w.mustCall(t, http.MethodPut, "/api/vhosts/drifting", map[string]any{}, nil)
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Virtual host drifting", "vhost", "drifting")
+	p.await("it is strict", "text('[aria-label=State]').includes('refused') && text('[aria-label=Drift]').includes('Nobody has declared otherwise')")
+	p.press("Change")
+	p.fill("redeclare", "relaxed")
+	p.press("Change")
+	p.await("it is relaxed", "text('[aria-label=State]').includes('answered as if they were the same')")
+	for n := range 2 {
+		w.mustCall(t, http.MethodPut, at, map[string]any{"durable": true, "arguments": map[string]any{"x-max-length": 41 + n}}, nil)
+	}
+	p.await("what is declared otherwise", rows("Drift")+".some((r) => r.includes('x-max-length') && r.includes('41') && r.includes('42') && r.includes('HTTP'))")
+}
+
 // mustDialAs opens a connection as a user, whose password is the name.
 func (w *world) mustDialAs(t *testing.T, user string) *amqp.Connection {
 	t.Helper()

@@ -21,6 +21,57 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// What becomes of a declare of what exists with other arguments. From version
+// 3 on; a number that is not known stands for STRICT.
+type PutVhost_Redeclare int32
+
+const (
+	PutVhost_STRICT  PutVhost_Redeclare = 0 // it is refused
+	PutVhost_RELAXED PutVhost_Redeclare = 1 // it is answered as if they were the same
+	PutVhost_ADOPT   PutVhost_Redeclare = 2 // likewise, and the queue has them from then on where a policy may change them, too
+)
+
+// Enum value maps for PutVhost_Redeclare.
+var (
+	PutVhost_Redeclare_name = map[int32]string{
+		0: "STRICT",
+		1: "RELAXED",
+		2: "ADOPT",
+	}
+	PutVhost_Redeclare_value = map[string]int32{
+		"STRICT":  0,
+		"RELAXED": 1,
+		"ADOPT":   2,
+	}
+)
+
+func (x PutVhost_Redeclare) Enum() *PutVhost_Redeclare {
+	p := new(PutVhost_Redeclare)
+	*p = x
+	return p
+}
+
+func (x PutVhost_Redeclare) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PutVhost_Redeclare) Descriptor() protoreflect.EnumDescriptor {
+	return file_catalog_proto_enumTypes[0].Descriptor()
+}
+
+func (PutVhost_Redeclare) Type() protoreflect.EnumType {
+	return &file_catalog_proto_enumTypes[0]
+}
+
+func (x PutVhost_Redeclare) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PutVhost_Redeclare.Descriptor instead.
+func (PutVhost_Redeclare) EnumDescriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{17, 0}
+}
+
 // CatalogEntry is one entry of the catalog's log.
 type CatalogEntry struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1640,7 +1691,8 @@ type PutVhost struct {
 	Protected   bool                   `protobuf:"varint,4,opt,name=protected" json:"protected,omitempty"` // it cannot be deleted
 	// Type of durable queues that are declared without one; empty: quorum. From
 	// version 3 on; see DeclareQueue.classic.
-	DefaultQueueType string `protobuf:"bytes,5,opt,name=default_queue_type,json=defaultQueueType" json:"default_queue_type,omitempty"`
+	DefaultQueueType string             `protobuf:"bytes,5,opt,name=default_queue_type,json=defaultQueueType" json:"default_queue_type,omitempty"`
+	Redeclare        PutVhost_Redeclare `protobuf:"varint,110,opt,name=redeclare,enum=quorate.log.v1.PutVhost_Redeclare" json:"redeclare,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -1708,6 +1760,13 @@ func (x *PutVhost) GetDefaultQueueType() string {
 		return x.DefaultQueueType
 	}
 	return ""
+}
+
+func (x *PutVhost) GetRedeclare() PutVhost_Redeclare {
+	if x != nil {
+		return x.Redeclare
+	}
+	return PutVhost_STRICT
 }
 
 type DeleteVhost struct {
@@ -3336,6 +3395,7 @@ type CatalogResult struct {
 	Configured    []uint64               `protobuf:"varint,9,rep,packed,name=configured" json:"configured,omitempty"` // ids of the queues whose effective settings changed, ascending
 	Added         []uint64               `protobuf:"varint,10,rep,packed,name=added" json:"added,omitempty"`          // ids of the queues that were created beside the one declared
 	Moved         []uint64               `protobuf:"varint,16,rep,packed,name=moved" json:"moved,omitempty"`          // ids of the queues whose members changed, ascending
+	Adopted       bool                   `protobuf:"varint,110,opt,name=adopted" json:"adopted,omitempty"`            // the queue declared was there, and has other arguments now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3445,6 +3505,13 @@ func (x *CatalogResult) GetMoved() []uint64 {
 		return x.Moved
 	}
 	return nil
+}
+
+func (x *CatalogResult) GetAdopted() bool {
+	if x != nil {
+		return x.Adopted
+	}
+	return false
 }
 
 // CatalogSnapshot is the whole catalog, every list sorted by its key.
@@ -3905,6 +3972,7 @@ type QueueState struct {
 	Leaving       []uint32 `protobuf:"varint,17,rep,packed,name=leaving" json:"leaving,omitempty"` // may still be members of its raft group
 	Size          uint32   `protobuf:"varint,18,opt,name=size" json:"size,omitempty"`              // how many members it should have; 0: by arguments and policies
 	Founder       uint32   `protobuf:"varint,90,opt,name=founder" json:"founder,omitempty"`        // node that has begun its group anew, with nothing in it; 0: the declaration's members did
+	Adopted       *Adopted `protobuf:"bytes,110,opt,name=adopted" json:"adopted,omitempty"`        // absent: its arguments are those of its declaration
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3995,6 +4063,74 @@ func (x *QueueState) GetFounder() uint32 {
 	return 0
 }
 
+func (x *QueueState) GetAdopted() *Adopted {
+	if x != nil {
+		return x.Adopted
+	}
+	return nil
+}
+
+// Adopted are the arguments of a queue in place of those of its declaration.
+type Adopted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Arguments     *Table                 `protobuf:"bytes,1,opt,name=arguments" json:"arguments,omitempty"`
+	Times         uint64                 `protobuf:"varint,2,opt,name=times" json:"times,omitempty"` // how often they have changed, from 1
+	At            int64                  `protobuf:"zigzag64,3,opt,name=at" json:"at,omitempty"`     // when they last have, ms
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Adopted) Reset() {
+	*x = Adopted{}
+	mi := &file_catalog_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Adopted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Adopted) ProtoMessage() {}
+
+func (x *Adopted) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Adopted.ProtoReflect.Descriptor instead.
+func (*Adopted) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *Adopted) GetArguments() *Table {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+func (x *Adopted) GetTimes() uint64 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
+}
+
+func (x *Adopted) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
 // Table is an AMQP field table: order and duplicates are kept.
 type Table struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4005,7 +4141,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_catalog_proto_msgTypes[47]
+	mi := &file_catalog_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4017,7 +4153,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[47]
+	mi := &file_catalog_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4030,7 +4166,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{47}
+	return file_catalog_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Table) GetFields() []*Field {
@@ -4050,7 +4186,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_catalog_proto_msgTypes[48]
+	mi := &file_catalog_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4062,7 +4198,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[48]
+	mi := &file_catalog_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4075,7 +4211,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{48}
+	return file_catalog_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Field) GetName() string {
@@ -4106,7 +4242,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_catalog_proto_msgTypes[49]
+	mi := &file_catalog_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4118,7 +4254,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[49]
+	mi := &file_catalog_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4131,7 +4267,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{49}
+	return file_catalog_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Value) GetTag() uint32 {
@@ -4289,13 +4425,19 @@ const file_catalog_proto_rawDesc = "" +
 	"\x04user\x18\x02 \x01(\v2\x17.quorate.log.v1.PutUserR\x04user\x12=\n" +
 	"\n" +
 	"permission\x18\x03 \x01(\v2\x1d.quorate.log.v1.PutPermissionR\n" +
-	"permission\"\xa0\x01\n" +
+	"permission\"\x93\x02\n" +
 	"\bPutVhost\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x12\n" +
 	"\x04tags\x18\x03 \x03(\tR\x04tags\x12\x1c\n" +
 	"\tprotected\x18\x04 \x01(\bR\tprotected\x12,\n" +
-	"\x12default_queue_type\x18\x05 \x01(\tR\x10defaultQueueType\"!\n" +
+	"\x12default_queue_type\x18\x05 \x01(\tR\x10defaultQueueType\x12@\n" +
+	"\tredeclare\x18n \x01(\x0e2\".quorate.log.v1.PutVhost.RedeclareR\tredeclare\"/\n" +
+	"\tRedeclare\x12\n" +
+	"\n" +
+	"\x06STRICT\x10\x00\x12\v\n" +
+	"\aRELAXED\x10\x01\x12\t\n" +
+	"\x05ADOPT\x10\x02\"!\n" +
 	"\vDeleteVhost\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"}\n" +
 	"\aPutUser\x12\x12\n" +
@@ -4423,7 +4565,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\fDeletePolicy\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
-	"\boperator\x18\x03 \x01(\bR\boperator\"\x91\x02\n" +
+	"\boperator\x18\x03 \x01(\bR\boperator\"\xab\x02\n" +
 	"\rCatalogResult\x12\x18\n" +
 	"\arefusal\x18\x01 \x01(\rR\arefusal\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x18\n" +
@@ -4438,7 +4580,8 @@ const file_catalog_proto_rawDesc = "" +
 	"configured\x12\x14\n" +
 	"\x05added\x18\n" +
 	" \x03(\x04R\x05added\x12\x14\n" +
-	"\x05moved\x18\x10 \x03(\x04R\x05moved\"\xb3\b\n" +
+	"\x05moved\x18\x10 \x03(\x04R\x05moved\x12\x18\n" +
+	"\aadopted\x18n \x01(\bR\aadopted\"\xb3\b\n" +
 	"\x0fCatalogSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x14\n" +
@@ -4482,7 +4625,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\bidentity\x18\x10 \x01(\fR\bidentity\x12%\n" +
 	"\x0eoldest_version\x18\x14 \x01(\rR\roldestVersion\x12%\n" +
 	"\x0enewest_version\x18\x15 \x01(\rR\rnewestVersion\x12\x12\n" +
-	"\x04dead\x18< \x01(\bR\x04dead\"\xea\x01\n" +
+	"\x04dead\x18< \x01(\bR\x04dead\"\x9d\x02\n" +
 	"\n" +
 	"QueueState\x128\n" +
 	"\bdeclared\x18\x01 \x01(\v2\x1c.quorate.log.v1.DeclareQueueR\bdeclared\x12\x0e\n" +
@@ -4492,7 +4635,12 @@ const file_catalog_proto_rawDesc = "" +
 	"\amembers\x18\x10 \x03(\rR\amembers\x12\x18\n" +
 	"\aleaving\x18\x11 \x03(\rR\aleaving\x12\x12\n" +
 	"\x04size\x18\x12 \x01(\rR\x04size\x12\x18\n" +
-	"\afounder\x18Z \x01(\rR\afounder\"6\n" +
+	"\afounder\x18Z \x01(\rR\afounder\x121\n" +
+	"\aadopted\x18n \x01(\v2\x17.quorate.log.v1.AdoptedR\aadopted\"d\n" +
+	"\aAdopted\x123\n" +
+	"\targuments\x18\x01 \x01(\v2\x15.quorate.log.v1.TableR\targuments\x12\x14\n" +
+	"\x05times\x18\x02 \x01(\x04R\x05times\x12\x0e\n" +
+	"\x02at\x18\x03 \x01(\x12R\x02at\"6\n" +
 	"\x05Table\x12-\n" +
 	"\x06fields\x18\x01 \x03(\v2\x15.quorate.log.v1.FieldR\x06fields\"H\n" +
 	"\x05Field\x12\x12\n" +
@@ -4517,134 +4665,140 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_catalog_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_catalog_proto_goTypes = []any{
-	(*CatalogEntry)(nil),          // 0: quorate.log.v1.CatalogEntry
-	(*Proposal)(nil),              // 1: quorate.log.v1.Proposal
-	(*CatalogCommand)(nil),        // 2: quorate.log.v1.CatalogCommand
-	(*NotAdmitted)(nil),           // 3: quorate.log.v1.NotAdmitted
-	(*PutLockKey)(nil),            // 4: quorate.log.v1.PutLockKey
-	(*RegisterNode)(nil),          // 5: quorate.log.v1.RegisterNode
-	(*DeclareDead)(nil),           // 6: quorate.log.v1.DeclareDead
-	(*AdmitNode)(nil),             // 7: quorate.log.v1.AdmitNode
-	(*PutJoinToken)(nil),          // 8: quorate.log.v1.PutJoinToken
-	(*DeleteJoinToken)(nil),       // 9: quorate.log.v1.DeleteJoinToken
-	(*JoinToken)(nil),             // 10: quorate.log.v1.JoinToken
-	(*ForgetNode)(nil),            // 11: quorate.log.v1.ForgetNode
-	(*RecoverCluster)(nil),        // 12: quorate.log.v1.RecoverCluster
-	(*SetMembers)(nil),            // 13: quorate.log.v1.SetMembers
-	(*MembersLeft)(nil),           // 14: quorate.log.v1.MembersLeft
-	(*SetDraining)(nil),           // 15: quorate.log.v1.SetDraining
-	(*Initialize)(nil),            // 16: quorate.log.v1.Initialize
-	(*PutVhost)(nil),              // 17: quorate.log.v1.PutVhost
-	(*DeleteVhost)(nil),           // 18: quorate.log.v1.DeleteVhost
-	(*PutUser)(nil),               // 19: quorate.log.v1.PutUser
-	(*DeleteUser)(nil),            // 20: quorate.log.v1.DeleteUser
-	(*ReplaceHash)(nil),           // 21: quorate.log.v1.ReplaceHash
-	(*PutPermission)(nil),         // 22: quorate.log.v1.PutPermission
-	(*DeletePermission)(nil),      // 23: quorate.log.v1.DeletePermission
-	(*PutTopicPermission)(nil),    // 24: quorate.log.v1.PutTopicPermission
-	(*DeleteTopicPermission)(nil), // 25: quorate.log.v1.DeleteTopicPermission
-	(*DeclareExchange)(nil),       // 26: quorate.log.v1.DeclareExchange
-	(*DeleteExchange)(nil),        // 27: quorate.log.v1.DeleteExchange
-	(*PutLimit)(nil),              // 28: quorate.log.v1.PutLimit
-	(*TouchExchange)(nil),         // 29: quorate.log.v1.TouchExchange
-	(*ExpireExchange)(nil),        // 30: quorate.log.v1.ExpireExchange
-	(*ExchangeActivity)(nil),      // 31: quorate.log.v1.ExchangeActivity
-	(*Bind)(nil),                  // 32: quorate.log.v1.Bind
-	(*DeclareQueue)(nil),          // 33: quorate.log.v1.DeclareQueue
-	(*Owner)(nil),                 // 34: quorate.log.v1.Owner
-	(*DeleteQueue)(nil),           // 35: quorate.log.v1.DeleteQueue
-	(*DeleteOwned)(nil),           // 36: quorate.log.v1.DeleteOwned
-	(*PutSetting)(nil),            // 37: quorate.log.v1.PutSetting
-	(*PutGlobalParameter)(nil),    // 38: quorate.log.v1.PutGlobalParameter
-	(*PutPolicy)(nil),             // 39: quorate.log.v1.PutPolicy
-	(*DeletePolicy)(nil),          // 40: quorate.log.v1.DeletePolicy
-	(*CatalogResult)(nil),         // 41: quorate.log.v1.CatalogResult
-	(*CatalogSnapshot)(nil),       // 42: quorate.log.v1.CatalogSnapshot
-	(*Proposer)(nil),              // 43: quorate.log.v1.Proposer
-	(*Answered)(nil),              // 44: quorate.log.v1.Answered
-	(*NodeState)(nil),             // 45: quorate.log.v1.NodeState
-	(*QueueState)(nil),            // 46: quorate.log.v1.QueueState
-	(*Table)(nil),                 // 47: quorate.log.v1.Table
-	(*Field)(nil),                 // 48: quorate.log.v1.Field
-	(*Value)(nil),                 // 49: quorate.log.v1.Value
+	(PutVhost_Redeclare)(0),       // 0: quorate.log.v1.PutVhost.Redeclare
+	(*CatalogEntry)(nil),          // 1: quorate.log.v1.CatalogEntry
+	(*Proposal)(nil),              // 2: quorate.log.v1.Proposal
+	(*CatalogCommand)(nil),        // 3: quorate.log.v1.CatalogCommand
+	(*NotAdmitted)(nil),           // 4: quorate.log.v1.NotAdmitted
+	(*PutLockKey)(nil),            // 5: quorate.log.v1.PutLockKey
+	(*RegisterNode)(nil),          // 6: quorate.log.v1.RegisterNode
+	(*DeclareDead)(nil),           // 7: quorate.log.v1.DeclareDead
+	(*AdmitNode)(nil),             // 8: quorate.log.v1.AdmitNode
+	(*PutJoinToken)(nil),          // 9: quorate.log.v1.PutJoinToken
+	(*DeleteJoinToken)(nil),       // 10: quorate.log.v1.DeleteJoinToken
+	(*JoinToken)(nil),             // 11: quorate.log.v1.JoinToken
+	(*ForgetNode)(nil),            // 12: quorate.log.v1.ForgetNode
+	(*RecoverCluster)(nil),        // 13: quorate.log.v1.RecoverCluster
+	(*SetMembers)(nil),            // 14: quorate.log.v1.SetMembers
+	(*MembersLeft)(nil),           // 15: quorate.log.v1.MembersLeft
+	(*SetDraining)(nil),           // 16: quorate.log.v1.SetDraining
+	(*Initialize)(nil),            // 17: quorate.log.v1.Initialize
+	(*PutVhost)(nil),              // 18: quorate.log.v1.PutVhost
+	(*DeleteVhost)(nil),           // 19: quorate.log.v1.DeleteVhost
+	(*PutUser)(nil),               // 20: quorate.log.v1.PutUser
+	(*DeleteUser)(nil),            // 21: quorate.log.v1.DeleteUser
+	(*ReplaceHash)(nil),           // 22: quorate.log.v1.ReplaceHash
+	(*PutPermission)(nil),         // 23: quorate.log.v1.PutPermission
+	(*DeletePermission)(nil),      // 24: quorate.log.v1.DeletePermission
+	(*PutTopicPermission)(nil),    // 25: quorate.log.v1.PutTopicPermission
+	(*DeleteTopicPermission)(nil), // 26: quorate.log.v1.DeleteTopicPermission
+	(*DeclareExchange)(nil),       // 27: quorate.log.v1.DeclareExchange
+	(*DeleteExchange)(nil),        // 28: quorate.log.v1.DeleteExchange
+	(*PutLimit)(nil),              // 29: quorate.log.v1.PutLimit
+	(*TouchExchange)(nil),         // 30: quorate.log.v1.TouchExchange
+	(*ExpireExchange)(nil),        // 31: quorate.log.v1.ExpireExchange
+	(*ExchangeActivity)(nil),      // 32: quorate.log.v1.ExchangeActivity
+	(*Bind)(nil),                  // 33: quorate.log.v1.Bind
+	(*DeclareQueue)(nil),          // 34: quorate.log.v1.DeclareQueue
+	(*Owner)(nil),                 // 35: quorate.log.v1.Owner
+	(*DeleteQueue)(nil),           // 36: quorate.log.v1.DeleteQueue
+	(*DeleteOwned)(nil),           // 37: quorate.log.v1.DeleteOwned
+	(*PutSetting)(nil),            // 38: quorate.log.v1.PutSetting
+	(*PutGlobalParameter)(nil),    // 39: quorate.log.v1.PutGlobalParameter
+	(*PutPolicy)(nil),             // 40: quorate.log.v1.PutPolicy
+	(*DeletePolicy)(nil),          // 41: quorate.log.v1.DeletePolicy
+	(*CatalogResult)(nil),         // 42: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),       // 43: quorate.log.v1.CatalogSnapshot
+	(*Proposer)(nil),              // 44: quorate.log.v1.Proposer
+	(*Answered)(nil),              // 45: quorate.log.v1.Answered
+	(*NodeState)(nil),             // 46: quorate.log.v1.NodeState
+	(*QueueState)(nil),            // 47: quorate.log.v1.QueueState
+	(*Adopted)(nil),               // 48: quorate.log.v1.Adopted
+	(*Table)(nil),                 // 49: quorate.log.v1.Table
+	(*Field)(nil),                 // 50: quorate.log.v1.Field
+	(*Value)(nil),                 // 51: quorate.log.v1.Value
 }
 var file_catalog_proto_depIdxs = []int32{
-	2,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
-	1,  // 1: quorate.log.v1.CatalogEntry.proposal:type_name -> quorate.log.v1.Proposal
-	5,  // 2: quorate.log.v1.CatalogCommand.register_node:type_name -> quorate.log.v1.RegisterNode
-	17, // 3: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
-	18, // 4: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
-	19, // 5: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
-	20, // 6: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
-	22, // 7: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
-	23, // 8: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
-	26, // 9: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
-	27, // 10: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
-	32, // 11: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
-	32, // 12: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
-	33, // 13: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
-	35, // 14: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
-	16, // 15: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
-	36, // 16: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
-	37, // 17: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
-	39, // 18: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
-	40, // 19: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
-	24, // 20: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
-	25, // 21: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
-	15, // 22: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
-	7,  // 23: quorate.log.v1.CatalogCommand.admit_node:type_name -> quorate.log.v1.AdmitNode
-	11, // 24: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
-	13, // 25: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
-	14, // 26: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
-	29, // 27: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
-	30, // 28: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
-	28, // 29: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
-	6,  // 30: quorate.log.v1.CatalogCommand.declare_dead:type_name -> quorate.log.v1.DeclareDead
-	21, // 31: quorate.log.v1.CatalogCommand.replace_hash:type_name -> quorate.log.v1.ReplaceHash
-	12, // 32: quorate.log.v1.CatalogCommand.recover_cluster:type_name -> quorate.log.v1.RecoverCluster
-	8,  // 33: quorate.log.v1.CatalogCommand.put_join_token:type_name -> quorate.log.v1.PutJoinToken
-	9,  // 34: quorate.log.v1.CatalogCommand.delete_join_token:type_name -> quorate.log.v1.DeleteJoinToken
-	4,  // 35: quorate.log.v1.CatalogCommand.put_lock_key:type_name -> quorate.log.v1.PutLockKey
-	38, // 36: quorate.log.v1.CatalogCommand.put_global_parameter:type_name -> quorate.log.v1.PutGlobalParameter
-	3,  // 37: quorate.log.v1.CatalogCommand.not_admitted:type_name -> quorate.log.v1.NotAdmitted
-	17, // 38: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
-	19, // 39: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
-	22, // 40: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	47, // 41: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	47, // 42: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	47, // 43: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
-	34, // 44: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
-	34, // 45: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	47, // 46: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
-	45, // 47: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
-	17, // 48: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
-	19, // 49: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
-	22, // 50: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
-	26, // 51: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
-	32, // 52: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	46, // 53: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
-	37, // 54: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
-	39, // 55: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
-	24, // 56: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
-	31, // 57: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
-	28, // 58: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
-	10, // 59: quorate.log.v1.CatalogSnapshot.tokens:type_name -> quorate.log.v1.JoinToken
-	43, // 60: quorate.log.v1.CatalogSnapshot.proposers:type_name -> quorate.log.v1.Proposer
-	38, // 61: quorate.log.v1.CatalogSnapshot.global_parameters:type_name -> quorate.log.v1.PutGlobalParameter
-	44, // 62: quorate.log.v1.Proposer.answered:type_name -> quorate.log.v1.Answered
-	41, // 63: quorate.log.v1.Answered.results:type_name -> quorate.log.v1.CatalogResult
-	33, // 64: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	48, // 65: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
-	49, // 66: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
-	47, // 67: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
-	49, // 68: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
-	69, // [69:69] is the sub-list for method output_type
-	69, // [69:69] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	3,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
+	2,  // 1: quorate.log.v1.CatalogEntry.proposal:type_name -> quorate.log.v1.Proposal
+	6,  // 2: quorate.log.v1.CatalogCommand.register_node:type_name -> quorate.log.v1.RegisterNode
+	18, // 3: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
+	19, // 4: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
+	20, // 5: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
+	21, // 6: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
+	23, // 7: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
+	24, // 8: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
+	27, // 9: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
+	28, // 10: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
+	33, // 11: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
+	33, // 12: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
+	34, // 13: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
+	36, // 14: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
+	17, // 15: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
+	37, // 16: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
+	38, // 17: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
+	40, // 18: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
+	41, // 19: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
+	25, // 20: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
+	26, // 21: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
+	16, // 22: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
+	8,  // 23: quorate.log.v1.CatalogCommand.admit_node:type_name -> quorate.log.v1.AdmitNode
+	12, // 24: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
+	14, // 25: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
+	15, // 26: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
+	30, // 27: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
+	31, // 28: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
+	29, // 29: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
+	7,  // 30: quorate.log.v1.CatalogCommand.declare_dead:type_name -> quorate.log.v1.DeclareDead
+	22, // 31: quorate.log.v1.CatalogCommand.replace_hash:type_name -> quorate.log.v1.ReplaceHash
+	13, // 32: quorate.log.v1.CatalogCommand.recover_cluster:type_name -> quorate.log.v1.RecoverCluster
+	9,  // 33: quorate.log.v1.CatalogCommand.put_join_token:type_name -> quorate.log.v1.PutJoinToken
+	10, // 34: quorate.log.v1.CatalogCommand.delete_join_token:type_name -> quorate.log.v1.DeleteJoinToken
+	5,  // 35: quorate.log.v1.CatalogCommand.put_lock_key:type_name -> quorate.log.v1.PutLockKey
+	39, // 36: quorate.log.v1.CatalogCommand.put_global_parameter:type_name -> quorate.log.v1.PutGlobalParameter
+	4,  // 37: quorate.log.v1.CatalogCommand.not_admitted:type_name -> quorate.log.v1.NotAdmitted
+	18, // 38: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
+	20, // 39: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
+	23, // 40: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
+	0,  // 41: quorate.log.v1.PutVhost.redeclare:type_name -> quorate.log.v1.PutVhost.Redeclare
+	49, // 42: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	49, // 43: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	49, // 44: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	35, // 45: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
+	35, // 46: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
+	49, // 47: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
+	46, // 48: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	18, // 49: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
+	20, // 50: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
+	23, // 51: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
+	27, // 52: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
+	33, // 53: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
+	47, // 54: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	38, // 55: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
+	40, // 56: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
+	25, // 57: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
+	32, // 58: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
+	29, // 59: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
+	11, // 60: quorate.log.v1.CatalogSnapshot.tokens:type_name -> quorate.log.v1.JoinToken
+	44, // 61: quorate.log.v1.CatalogSnapshot.proposers:type_name -> quorate.log.v1.Proposer
+	39, // 62: quorate.log.v1.CatalogSnapshot.global_parameters:type_name -> quorate.log.v1.PutGlobalParameter
+	45, // 63: quorate.log.v1.Proposer.answered:type_name -> quorate.log.v1.Answered
+	42, // 64: quorate.log.v1.Answered.results:type_name -> quorate.log.v1.CatalogResult
+	34, // 65: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
+	48, // 66: quorate.log.v1.QueueState.adopted:type_name -> quorate.log.v1.Adopted
+	49, // 67: quorate.log.v1.Adopted.arguments:type_name -> quorate.log.v1.Table
+	50, // 68: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
+	51, // 69: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
+	49, // 70: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
+	51, // 71: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
+	72, // [72:72] is the sub-list for method output_type
+	72, // [72:72] is the sub-list for method input_type
+	72, // [72:72] is the sub-list for extension type_name
+	72, // [72:72] is the sub-list for extension extendee
+	0,  // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -4695,13 +4849,14 @@ func file_catalog_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   50,
+			NumEnums:      1,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_catalog_proto_goTypes,
 		DependencyIndexes: file_catalog_proto_depIdxs,
+		EnumInfos:         file_catalog_proto_enumTypes,
 		MessageInfos:      file_catalog_proto_msgTypes,
 	}.Build()
 	File_catalog_proto = out.File

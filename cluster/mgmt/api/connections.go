@@ -1,5 +1,7 @@
 package api
 
+import "encoding/json"
+
 // Connection is a client's connection, as in GET /api/connections.
 type Connection struct {
 	Name             string         `json:"name"` // PEER-IP:PORT -> IP:PORT
@@ -200,6 +202,26 @@ type ConsumerTimeout struct {
 	// Action is what became of the consumer: cancel, suspend, channel_close or get, as in
 	// quorate_consumer_timeout_actions_total; empty: not known any more.
 	Action string `json:"action"`
+}
+
+// Drift is an argument with which somebody has declared otherwise what exists, and was answered as if
+// it were the same.
+type Drift struct {
+	VHost      string          `json:"vhost"`
+	Name       string          `json:"name"` // of the queue, or the exchange
+	Kind       string          `json:"kind"` // queue, exchange
+	Argument   string          `json:"argument"`
+	Declared   json.RawMessage `json:"declared"`   // the value that it has; null: none
+	Received   json.RawMessage `json:"received"`   // null: it was not given
+	Adopted    bool            `json:"adopted"`    // the queue has it now
+	Adoptions  uint64          `json:"adoptions"`  // how often the queue's arguments have changed
+	User       string          `json:"user"`       // whose declares they were
+	Client     string          `json:"client"`     // what the last one calls its connection; empty: nothing
+	Connection string          `json:"connection"` // name of the last one's; empty: it was a request by HTTP
+	Node       string          `json:"node"`       // that served it
+	Times      uint64          `json:"times"`      // declares, since the nodes have started
+	FirstAt    int64           `json:"first_at"`   // ms since 1970
+	LastAt     int64           `json:"last_at"`
 }
 
 // QueueName names a queue.

@@ -16,6 +16,7 @@ type VHost struct {
 	Description           string            `json:"description"`
 	Tags                  []string          `json:"tags"`
 	DefaultQueueType      string            `json:"default_queue_type"`
+	Redeclare             string            `json:"redeclare"` // of what exists with other arguments: strict, relaxed, adopt
 	Metadata              VHostMetadata     `json:"metadata"`
 	Tracing               bool              `json:"tracing"`
 	ProtectedFromDeletion bool              `json:"protected_from_deletion"`
@@ -171,6 +172,7 @@ type VHostMetadata struct {
 	Description      string   `json:"description"`
 	Tags             []string `json:"tags"`
 	DefaultQueueType string   `json:"default_queue_type"`
+	Redeclare        string   `json:"redeclare,omitempty"` // empty: strict
 }
 
 // User is a user. Its password is known by a hash only, in base64.
