@@ -12,6 +12,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/placement"
+	"github.com/quorate/quorate/cluster/procs"
 	"github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/session"
@@ -162,6 +163,13 @@ func (n *Node) openStats() {
 // SampleTraffic makes the node take samples of what its clients do, until it is closed. Without it
 // there are counts and no rates.
 func (n *Node) SampleTraffic() { n.loops.Loop("sample traffic", n.traffic.Run) }
+
+// GovernProcessors makes the process use one processor while it has little to do, until the node is closed.
+func (n *Node) GovernProcessors() {
+	n.loops.Loop("govern processors", func(ctx context.Context) {
+		procs.Govern(ctx.Done(), n.config.Logger, n.stores.queues.SyncLatency)
+	})
+}
 
 // openExpiry creates the worker that deletes unused exchanges.
 func (n *Node) openExpiry() {

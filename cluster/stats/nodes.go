@@ -16,6 +16,7 @@ import (
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/procs"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -106,7 +107,7 @@ func (r *Replicas) describeProcess(to *peerpb.NodeResources) {
 	l := r.Levels()
 	files, _ := limit.Files() // 0 if it is not known
 	to.Uptime, to.Pid, to.Files, to.MaxFiles = time.Since(r.began).Milliseconds(), uint32(os.Getpid()), uint32(l[traffic.FilesUsed]), uint32(files)
-	to.Processors, to.Goroutines, to.Collections = uint32(runtime.GOMAXPROCS(0)), uint32(l[traffic.Goroutines]), uint32(l[traffic.Collections])
+	to.Processors, to.Goroutines, to.Collections = uint32(procs.Processors()), uint32(l[traffic.Goroutines]), uint32(l[traffic.Collections])
 	to.Runnable = uint32(runtimeNumber("/sched/goroutines/runnable:goroutines"))
 	to.BytesReclaimed, to.ContextSwitches = l[traffic.BytesReclaimed], l[traffic.ContextSwitches]
 	to.BytesRead, to.BytesWritten = l[traffic.BytesRead], l[traffic.BytesWritten]

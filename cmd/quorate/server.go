@@ -145,6 +145,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 	}
 	again.opened(node.Management().Resources, s)
 	node.SampleTraffic()
+	node.GovernProcessors()
 	watchKeys(security, node)
 	counts, failed := &churn{}, make(chan error, 8)
 	api, page, err := serveHTTP(s, node, sockets, logger, records, again, failed)
