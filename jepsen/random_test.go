@@ -78,13 +78,13 @@ func rndQueues() []workload.Queue {
 // rndPolicies are what is set in turn while messages flow. None of them makes a message end
 // otherwise than by its queue's rules, but for a length limit that drops.
 var rndPolicies = map[string][]map[string]any{
-	rndGroups: {{"delivery-limit": 2}, {"delivery-limit": 8, "delayed-retry-type": "failed", "delayed-retry-min": 20, "delayed-retry-max": 100}, {"max-length": 60}, {"lock-duration": 60_000}},
+	rndGroups: {{"delivery-limit": 2}, {"delivery-limit": 8, "delayed-retry-type": "failed", "delayed-retry-min": 20, "delayed-retry-max": 100}, {"max-length": 60, "dispatch": "least-loaded"}, {"lock-duration": 60_000}},
 	rndLinger: {{"max-length": 40}, {"delivery-limit": 1}, {"dead-letter-strategy": "at-most-once"}, {"consumer-timeout": 600_000}},
 	rndOnce:   {{"delivery-limit": 1}, {"delayed-retry-type": "returned", "delayed-retry-min": 30}, {"dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}, {"max-length": 1_000_000}},
 	rndSingle: {{"delayed-retry-type": "all", "delayed-retry-min": 50, "delayed-retry-max": 200}, {"delivery-limit": 30}, {"max-length": 50, "overflow": "reject-publish"}},
 	rndTarget: {{"max-length": 15}, {"max-length": 3, "delivery-limit": 4}, {"delivery-limit": 2}},
-	rndLocks:  {{"max-length": 20}, {"max-length": 5, "overflow": "drop-head"}, {"delivery-limit": 2, "max-length": 30}, {"dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "max-length": 25}},
-	rndFan:    {{"max-length": 30, "overflow": "reject-publish"}, {"delivery-limit": 6}},
+	rndLocks:  {{"max-length": 20, "dispatch": "least-loaded"}, {"max-length": 5, "overflow": "drop-head"}, {"delivery-limit": 2, "max-length": 30}, {"dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "max-length": 25}},
+	rndFan:    {{"max-length": 30, "overflow": "reject-publish"}, {"delivery-limit": 6, "dispatch": "least-loaded"}},
 	// Where dead letters go somewhere, what was parked goes there, too.
 	rndPark: {{"dead-letter-exchange": "", "dead-letter-routing-key": rndDead}, {"delayed-retry-type": "failed", "delayed-retry-min": 10, "delayed-retry-max": 40}, {"consumer-timeout": 600_000}},
 }

@@ -39,7 +39,7 @@ func (v *View) Settings(q *Queue, d Defaults) *logpb.QueueConfig {
 func (s *clusterSettings) queueSettings(q *Queue, f policyMatch, d Defaults) *logpb.QueueConfig {
 	c := q.settings(f, d)
 	if s.FSMVersion() < 3 {
-		c.DeliveryLimitSet, c.Unique, c.MaxPrefetch = false, false, 0
+		c.DeliveryLimitSet, c.Unique, c.MaxPrefetch, c.Dispatch = false, false, 0, logpb.QueueConfig_ROUND_ROBIN
 	}
 	return c
 }
@@ -121,6 +121,7 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 	c.DedupWindow = uint64(e.value("dedup-window").GetInt())
 	c.Unique = e.unique() != ""
 	c.MaxPrefetch = uint32(e.value("max-prefetch").GetInt())
+	c.Dispatch = logpb.QueueConfig_Dispatch(max(e.choice("dispatch", dispatches), 0))
 	c.AuditMaxPlusOne = stored(e.value("audit-max"))
 	return c
 }

@@ -152,6 +152,7 @@ var keys = []key{
 	{name: "overflow", value: among("invalid_overflow", overflows...), declared: compared, what: "a valid overflow value", merge: strongWins, argue: strongWins},
 	{name: "single-active-consumer", value: yesOrNo, declared: compared},
 	{name: "max-prefetch", value: whole(1, fsm.MaxHeld), declared: compared, what: "a valid maximum prefetch", merge: smaller, argue: smaller, since: prefetchLimits},
+	{name: "dispatch", value: among("invalid_dispatch", dispatches...), declared: compared, what: "a valid order of dispatch", merge: strongWins, argue: strongWins, since: dispatchOrders},
 	{name: "consumer-timeout", value: whole(0, math.MaxInt64-1), declared: compared, what: "a valid consumer timeout", argue: smaller},
 	{name: "consumer-timeout-action", value: among("invalid_consumer_timeout_action", timeoutActions...), declared: compared, what: "a valid consumer timeout action", argue: weakWins},
 	{name: "consumer-disconnected-timeout", value: whole(0, math.MaxInt64-1), declared: compared, what: "a valid consumer timeout", argue: smaller},
@@ -224,6 +225,7 @@ var (
 	groupSources    = []string{"header", "app-id"}
 	groupExpiries   = []string{"message", "group"}
 	orders          = []string{"fifo", "deadline"}
+	dispatches      = []string{"round-robin", "least-loaded"}
 )
 
 // findPolicyKey returns the row of a key, or nil. It walks over the table.
@@ -322,6 +324,9 @@ func UniqueKey(by string, property func(name string) []byte) []byte {
 
 // prefetchLimits is the version from which on queues limit the prefetch of their consumers.
 const prefetchLimits = 3
+
+// dispatchOrders is the version from which on queues say which of their consumers is served first.
+const dispatchOrders = 3
 
 // pausing is the version from which on consumers can be paused.
 const pausing = 3

@@ -14,13 +14,15 @@ import (
 
 // somePolicyKeys are drawn with values from -2 to 5, as far as a key allows them.
 var somePolicyKeys = []string{"delivery-limit", "expires", "max-length", "message-ttl", "overflow", "dead-letter-exchange", "consumer-timeout", "auto-delete-on-idle",
-	"lock-duration", "max-lock-duration", "count-lock-expiry", "delayed-retry-jitter", "delayed-retry-count", "dedup-window", "forward-to-exchange", "audit-max", "unique", "max-prefetch"}
+	"lock-duration", "max-lock-duration", "count-lock-expiry", "delayed-retry-jitter", "delayed-retry-count", "dedup-window", "forward-to-exchange", "audit-max", "unique", "max-prefetch", "dispatch"}
 
 func drawSetting(t *rapid.T, key string) *logpb.Value {
 	n := rapid.Int64Range(0, 5).Draw(t, key)
 	switch key {
 	case "overflow":
 		return &logpb.Value{Tag: 'S', Str: []byte(overflows[n%3])}
+	case "dispatch":
+		return &logpb.Value{Tag: 'S', Str: []byte(dispatches[n%2])}
 	case "dead-letter-exchange", "forward-to-exchange":
 		return &logpb.Value{Tag: 'S', Str: []byte{'x', byte('0' + n)}}
 	case "unique":
@@ -150,6 +152,7 @@ func naiveSettings(all []*logpb.PutPolicy, q *Queue, args *fsm.Table, version ui
 	if q.Local || q.Classic {
 		limit = -1
 	}
+	dispatch := of("dispatch")
 	overflow, dead, forward := of("overflow"), of("dead-letter-exchange"), of("forward-to-exchange")
 	first := func(values ...*logpb.Value) int64 {
 		for _, v := range values {
@@ -180,6 +183,8 @@ func naiveSettings(all []*logpb.PutPolicy, q *Queue, args *fsm.Table, version ui
 	}
 	if version < 3 {
 		c.Unique, c.MaxPrefetch = false, 0
+	} else if firstText(dispatch.operator, dispatch.policy, dispatch.argument) == "least-loaded" {
+		c.Dispatch = logpb.QueueConfig_LEAST_LOADED
 	}
 	if q.Classic {
 		c.MaxPriorityPlusOne = 1

@@ -13,6 +13,7 @@ type taste struct {
 	pauses  bool // they are paused and resumed
 	unique  bool // they go by keys
 	limits  bool // they limit the prefetch of consumers
+	loads   bool // the least loaded consumer is served first
 	takes   bool // messages are taken
 	tallies bool // they count by the value of a header
 }
@@ -31,7 +32,7 @@ func (x *taste) draw(g *generator, groups bool) {
 	if x.unique = g.oneIn("unique", 4); x.unique {
 		g.meta.Version = newestVersion
 	}
-	x.limits = g.oneIn("limits", 4)
+	x.limits, x.loads = g.oneIn("limits", 4), g.oneIn("loads", 3)
 	if x.takes = g.oneIn("takes", 4); x.takes {
 		g.meta.Version = newestVersion
 	}
@@ -53,6 +54,9 @@ func (x *taste) settings(g *generator, c *logpb.QueueConfig) {
 	c.Unique = x.unique != g.oneIn("other uniqueness", 20)
 	if x.limits != g.oneIn("other limit of prefetch", 20) {
 		c.MaxPrefetch = of[uint32](g, "most", 1, 2, 5, 100)
+	}
+	if x.loads != g.oneIn("other order of consumers", 12) {
+		c.Dispatch = logpb.QueueConfig_LEAST_LOADED
 	}
 	x.groupSettings(g, c)
 }

@@ -209,7 +209,7 @@ func (q *model) taker(id string) (c *consumer, free bool) {
 	var best *consumer
 	for _, c := range q.consumers {
 		if q.wants(c) && c.only == "" && len(q.holds(c)) < max(c.limit, 1) &&
-			(best == nil || cmp.Or(cmp.Compare(best.priority, c.priority), cmp.Compare(c.turn, best.turn)) < 0) {
+			(best == nil || cmp.Or(cmp.Compare(best.priority, c.priority), cmp.Compare(q.load(c), q.load(best)), cmp.Compare(c.turn, best.turn)) < 0) {
 			best = c
 		}
 	}
@@ -243,7 +243,7 @@ func (q *model) candidate() (*message, *consumer) {
 	var c *consumer
 	if len(q.service) > 0 {
 		if x = q.nextReady(q.leastServed()); x != nil {
-			c = q.service[slices.IndexFunc(q.service, func(c *consumer) bool { return q.mayHave(x, c.minTTL) })]
+			c = q.firstServed(x)
 		}
 	}
 	if y, d := q.nextOfGroups(); y != nil && !q.comesBack() && (x == nil || y.seq < x.seq) {

@@ -36,6 +36,24 @@ func (q *model) leastServed() uint64 {
 	return least
 }
 
+// firstServed is who of the consumers that wait for messages gets x.
+func (q *model) firstServed(x *message) (first *consumer) {
+	for _, c := range q.service {
+		if q.mayHave(x, c.minTTL) && (first == nil || c.priority == first.priority && q.load(c) < q.load(first)) {
+			first = c
+		}
+	}
+	return first
+}
+
+// load is how much c holds, if those who hold less are served first.
+func (q *model) load(c *consumer) int {
+	if q.config.GetDispatch() != logpb.QueueConfig_LEAST_LOADED {
+		return 0
+	}
+	return len(q.held(c))
+}
+
 // wouldHandOut reports whether a message is ready for somebody with credit, or to be
 // forwarded.
 func (q *model) wouldHandOut() bool {

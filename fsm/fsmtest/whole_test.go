@@ -55,7 +55,7 @@ var (
 		"", "a", "a.b", "#", "*.#", "1", "q0", "x0", "x1", "amq.fanout", longText, "\xff", "fanout", "direct", "topic", "headers", "x-consistent-hash",
 		"x-modulus-hash", "x-random", "x-delayed-message", "all", "any", "quorum", "classic", "drop-head", "reject-publish", "reject-publish-dlx",
 		"at-least-once", "at-most-once", "message", "lowest", "none", "bindings", "message_id", "disabled", "failed", "returned", "queues", "exchanges", "quorum_queues", "^q", ".*", "(",
-		"linear", "list", "1000,5000", "header", "app-id", "group", "deadline", "message-id", "header:h",
+		"linear", "list", "1000,5000", "header", "app-id", "group", "deadline", "message-id", "header:h", "least-loaded",
 	}
 	argumentNames = []string{
 		"x-dead-letter-exchange", "x-dead-letter-routing-key", "x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-overflow",
@@ -64,13 +64,13 @@ var (
 		"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-quorum-target-group-size", "x-name-prefix", longText,
 		"x-lock-duration", "x-max-lock-duration", "x-count-lock-expiry", "x-delayed-retry-strategy", "x-delayed-retry-steps", "x-message-groups", "x-group-source",
 		"x-group-expiry", "x-queue-order", "x-dedup-window", "x-forward-to-exchange", "x-forward-to-routing-key", "x-audit-max",
-		"x-unique", "x-message-deduplication", "x-max-prefetch",
+		"x-unique", "x-message-deduplication", "x-max-prefetch", "x-dispatch",
 	}
 	policyNames = []string{
 		"message-ttl", "expires", "max-length", "overflow", "dead-letter-exchange", "dead-letter-routing-key", "alternate-exchange", "delayed-message",
 		"auto-delete-on-idle", "delivery-limit", "target-group-size", "delayed-max-length", "delayed-retry-type", "delayed-retry-min", "queue-mode", "max-age",
 		"lock-duration", "max-lock-duration", "delayed-retry-strategy", "delayed-retry-steps", "dedup-window", "forward-to-exchange", "audit-max",
-		"unique", "max-prefetch",
+		"unique", "max-prefetch", "dispatch",
 	}
 	settingNames = []string{catalog.MaxClockSkew, catalog.AutoDeleteOnIdleMin, catalog.FSMVersion, catalog.ScheduleMaxDelay, catalog.MaxQueues, catalog.MaxConnections}
 )

@@ -103,6 +103,41 @@ func BenchmarkThroughput(b *testing.B) {
 	}
 }
 
+// BenchmarkDispatch is one message that is handed to one of many consumers, and one of
+// what they hold that is settled, by chance.
+func BenchmarkDispatch(b *testing.B) {
+	for _, order := range []logpb.QueueConfig_Dispatch{logpb.QueueConfig_ROUND_ROBIN, logpb.QueueConfig_LEAST_LOADED} {
+		for _, n := range []int{1, 100, 8000} {
+			b.Run(fmt.Sprintf("%v/consumers=%d", order, n), func(b *testing.B) {
+				d, random := newDriver(&logpb.QueueConfig{DeliveryLimit: 20, Dispatch: order}), rand.New(rand.NewPCG(1, 1))
+				for i := range n {
+					d.cmd = logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: uint64(i + 1)}}
+					d.do(b, taker)
+				}
+				var held []fsm.Delivery
+				next := func() {
+					d.enqueue(b, 0)
+					held = append(held, d.eff.Deliveries...)
+				}
+				for range 10 * n {
+					next()
+				}
+				b.ReportAllocs()
+				b.ResetTimer()
+				for range b.N {
+					next()
+					i := random.IntN(len(held))
+					d.set = logpb.Settle{Consumer: held[i].To.Number, Outcome: logpb.Settle_ACK, Ranges: append(d.set.Ranges[:0], held[i].ID, 1)}
+					d.cmd = logpb.Command{Kind: logpb.Command_SETTLE, Settle: &d.set}
+					d.do(b, taker)
+					held[i] = held[len(held)-1]
+					held = held[:len(held)-1]
+				}
+			})
+		}
+	}
+}
+
 // BenchmarkRequeue is a delivery that is requeued, and handed out again behind the thousand
 // that are returned already.
 func BenchmarkRequeue(b *testing.B) {

@@ -127,9 +127,9 @@ func (cs *consumers) from(n uint64) iter.Seq[*consumer] {
 // refresh moves c to the end of its ring or removes it, depending on its
 // credit.
 //
-// A consumer that is in its ring and may stay keeps its position there. It must
-// be called after every change of what served and credit depend on: prefetch,
-// held, late, suspicion, single.
+// A consumer that is in its ring and may stay keeps its position there, among those with
+// its load if that counts. It must be called after every change of what served and credit
+// depend on: prefetch, held, late, suspicion, single.
 func (cs *consumers) refresh(c *consumer) {
 	served := cs.served(c)
 	wants := served && c.credit() > 0
@@ -145,6 +145,8 @@ func (cs *consumers) refresh(c *consumer) {
 		cs.services.suspend(c)
 	case !c.serviced:
 		cs.services.serve(c)
+	case c.load != cs.settings.load(c):
+		cs.services.reload(c)
 	}
 }
 
@@ -306,6 +308,7 @@ func (cs *consumers) dropEnded() {
 // reconsider is called when the settings say otherwise who is served. single: they are about
 // a single active consumer, so there is none until one is elected.
 func (cs *consumers) reconsider(single bool) {
+	cs.services.rearrange()
 	if single {
 		cs.single, cs.quiescing, cs.contested = nil, false, true
 	}
@@ -799,7 +802,8 @@ type turn struct {
 	level              *level // nil: cancelled, or gets
 	serviced           bool   // in the ring of its level
 	nextRing, prevRing *consumer
-	waits              uint64 // orders the consumers of a level and of those equal to it in other services
+	load               int    // see settings.load; in no ring: 0
+	waits              uint64 // orders the consumers of a level with one load, and of those equal to it in other services
 }
 
 func (c *consumer) isGets() bool { return c.id.Number == 0 }

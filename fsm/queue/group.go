@@ -146,7 +146,7 @@ func (t *groupTaker) mayTake() bool {
 // Invariants, besides those of groupTaker:
 //
 //	owing = {t.owed → t : t.owed ≠ 0}
-//	free = {(level, turn) → t : t.taking}
+//	free = {(level, turn) → t : t.taking}; level is that of groupTakers.rank
 //	claims has the takers with only ≠ "" that want messages: by that, and by age
 //	named = number of takers with only ≠ ""
 //
@@ -245,10 +245,16 @@ func (ts *groupTakers) generally(c *consumer) bool {
 	return t == nil || t.only == ""
 }
 
+// rank orders those that take free groups before their turns: by priority, and if the
+// least loaded one is served first, by what they hold, which is less than maxCredit.
+func (ts *groupTakers) rank(c *consumer) fsm.Time {
+	return levelKey(c.priority).At*maxCredit + fsm.Time(ts.settings.load(c))
+}
+
 // take updates whether t waits for free groups. Its turn lasts as long as it waits.
 func (ts *groupTakers) take(t *groupTaker) {
 	taking := t.wants && t.mayTake()
-	level := levelKey(t.c.priority).At
+	level := ts.rank(t.c)
 	if t.taking && (!taking || t.level != level) {
 		ts.free.Remove(key{At: t.level, Seq: t.turn})
 		t.taking = false
@@ -313,7 +319,7 @@ func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 		}
 		if t.taking {
 			taking++
-			k.that(ts.free.Get(key{At: levelKey(t.c.priority).At, Seq: t.turn}) != nil, "consumer %v gets no group", t.c.id)
+			k.that(ts.free.Get(key{At: t.level, Seq: t.turn}) != nil && (t.level == ts.rank(t.c) || t.c.session.life.over), "consumer %v gets no group", t.c.id)
 		}
 		if t.owed != 0 {
 			owing++

@@ -474,7 +474,7 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 		m.lease.renew()
 	}
 	single, groups, paused := m.settings.SingleActive, m.settings.Groups, m.settings.Paused
-	byDeadline, window, prefetch := m.settings.DeadlineOrder, m.settings.dedup, m.settings.MaxPrefetch
+	byDeadline, window, prefetch, dispatch := m.settings.DeadlineOrder, m.settings.dedup, m.settings.MaxPrefetch, m.settings.Dispatch
 	m.settings = newSettings(c)
 	m.ends.trim()
 	if m.messages.Live() > 0 {
@@ -483,7 +483,7 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	m.seen.configured(window)
 	m.timers.orderByDeadline(m.settings.DeadlineOrder)
 	m.lease.touch()
-	if c.SingleActive != single || c.Groups != groups || c.Paused != paused || c.MaxPrefetch != prefetch {
+	if c.SingleActive != single || c.Groups != groups || c.Paused != paused || c.MaxPrefetch != prefetch || c.Dispatch != dispatch {
 		m.consumers.reconsider(c.SingleActive != single)
 	}
 	m.outbox.settleWaiting()

@@ -381,6 +381,7 @@ func (a arguments) config() *logpb.QueueConfig {
 		return of[strings.ToUpper(strings.ReplaceAll(a.text(key), "-", "_"))]
 	}
 	c.Overflow = logpb.QueueConfig_Overflow(enum("overflow", logpb.QueueConfig_Overflow_value))
+	c.Dispatch = logpb.QueueConfig_Dispatch(enum("dispatch", logpb.QueueConfig_Dispatch_value))
 	c.Retry = logpb.QueueConfig_Retry(enum("retry", logpb.QueueConfig_Retry_value))
 	c.RetryStrategy = logpb.QueueConfig_RetryStrategy(enum("backoff", logpb.QueueConfig_RetryStrategy_value))
 	c.DeadLetterStrategy = logpb.QueueConfig_DeadLetterStrategy(enum("strategy", logpb.QueueConfig_DeadLetterStrategy_value))

@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"math"
 	"math/bits"
 	"slices"
@@ -13,7 +14,8 @@ import (
 
 // service is the order in which consumers with credit are served: higher
 // priorities first, and a ring within each priority. A consumer moves to the
-// end of its ring when it gets credit, and again with each delivery.
+// end of its ring when it gets credit, and again with each delivery. If the settings
+// say so, the least loaded one of a priority comes first, and rings are tables.
 //
 // Invariants:
 //
@@ -22,6 +24,7 @@ import (
 //	c.level = nil ⇔ c is never served: it is cancelled, or gets
 //	c.serviced ⇔ c is in the ring of c.level, exactly once
 //	n = Σ lengths of the rings; all rings before top are empty
+//	c.serviced ⇒ c.load = settings.load(c), unless its session is ending
 //
 // Consumers that take only messages with a least life have a service of their own,
 // one for each such life: see services.
@@ -43,11 +46,15 @@ type service struct {
 // level is all consumers of one priority. Those with credit are in its ring, in
 // the order in which they will be served. members includes those without
 // credit, so that a level is kept while they settle.
+//
+// Invariant: byLoad is empty, or it is the ring: it has all by (load, waits), first is
+// the first of them, and last and the links between them are nil.
 type level struct {
 	of          *service
 	priority    int32
 	members     int
 	first, last *consumer
+	byLoad      sorted[*consumer]
 }
 
 // levelKey is the key of a priority among the levels: the highest comes first.
@@ -83,28 +90,43 @@ func (v *service) leave(c *consumer) {
 }
 
 // serve appends c, which is in no ring, to its ring. Requires: it is in a level
-// and has credit. O(1). A level above top becomes top.
+// and has credit. O(1), in a table O(log ring). A level above top becomes top.
 func (v *service) serve(c *consumer) {
 	l := c.level
-	c.serviced, c.prevRing, c.nextRing = true, l.last, nil
-	if l.last == nil {
-		l.first = c
+	c.serviced = true
+	if v.settings.leastLoaded {
+		c.load = c.held.Len()
+		l.byLoad.Put(c.turnKey(), c)
+		_, l.first, _ = l.byLoad.Peek()
 	} else {
-		l.last.nextRing = c
+		c.prevRing, c.nextRing = l.last, nil
+		if l.last == nil {
+			l.first = c
+		} else {
+			l.last.nextRing = c
+		}
+		l.last = c
 	}
-	l.last = c
 	v.n++
 	if at := levelKey(l.priority); at.Before(v.top) {
 		v.top = at
 	}
 }
 
-// suspend removes c from its ring. It does nothing if c is in none. O(1).
+// suspend removes c from its ring. It does nothing if c is in none. O(1), in a table
+// O(log ring).
 func (v *service) suspend(c *consumer) {
 	if !c.serviced {
 		return
 	}
 	l := c.level
+	if l.byLoad.Len() > 0 {
+		l.byLoad.Remove(c.turnKey())
+		_, l.first, _ = l.byLoad.Peek()
+		c.serviced, c.load = false, 0
+		v.n--
+		return
+	}
 	if c.prevRing == nil {
 		l.first = c.nextRing
 	} else {
@@ -142,8 +164,18 @@ func (v *service) next() *consumer {
 
 func (v *service) order(f func(*consumer)) {
 	for l := range v.levels.Values(levelKey(math.MaxInt32)) {
-		for c := l.first; c != nil; c = c.nextRing {
+		for c := range l.ring() {
 			f(c)
+		}
+	}
+}
+
+func (l *level) ring() iter.Seq[*consumer] {
+	if l.byLoad.Len() > 0 {
+		return l.byLoad.Values(key{})
+	}
+	return func(yield func(*consumer) bool) {
+		for c := l.first; c != nil && yield(c); c = c.nextRing {
 		}
 	}
 }
@@ -156,16 +188,21 @@ func (v *service) check(k *checker, members map[*level]int) {
 		k.that(at == levelKey(l.priority) && l.of == v, "level %d is out of order", l.priority)
 		k.that(l.first == nil || !at.Before(v.top), "level %d is overlooked", l.priority)
 		k.that(l.members > 0 && l.members == members[l], "level %d: %d members", l.priority, l.members)
-		var prev *consumer
-		for c := l.first; c != nil; c = c.nextRing {
+		var before, prev *consumer // prev is its link
+		for c := range l.ring() {
 			k.that(c.level == l && c.serviced && c.prevRing == prev, "consumer %v: wrong ring", c.id)
-			prev = c
+			k.that(before == nil && l.first == c || before != nil && before.servedBefore(c), "consumer %v is out of turn", c.id)
+			k.that(c.load == v.settings.load(c) || c.session.life.over, "consumer %v holds %d, not %d", c.id, c.held.Len(), c.load)
+			if before = c; l.byLoad.Len() == 0 {
+				prev = c
+			}
 			if serviced++; serviced > v.n {
 				k.fail("a ring never ends, or consumers are miscounted")
 				return
 			}
 		}
-		k.that(l.last == prev, "level %d: the tail is wrong", l.priority)
+		k.that(l.last == prev && (l.first == nil) == (before == nil), "level %d: the tail is wrong", l.priority)
+		k.that((l.byLoad.Len() > 0) == (before != nil && v.settings.leastLoaded), "level %d: the order is another one", l.priority)
 	}
 	k.that(serviced == v.n && joined == v.joined, "services are miscounted")
 }
@@ -173,11 +210,12 @@ func (v *service) check(k *checker, members map[*level]int) {
 // services are the consumers with credit. Those that take only messages with enough
 // left of their TTL have services of their own. A message that more than one service
 // may have goes to the consumer with the highest priority, and among equals to the
-// one that has waited for longest, whatever it asks for.
+// least loaded one, if loads count, and among equals of these to the one that has waited
+// for longest, whatever it asks for.
 //
 // Invariants: demanding ascends by least, which is not 0, has no service without
 // consumers and at most maxMinTTLs; each has its cursor. waits of those in rings are
-// at most count, and ascend in each ring.
+// at most count, and ascend in each ring among those with one load.
 //
 // A snapshot has the order of all who are served, not their numbers.
 type services struct {
@@ -295,36 +333,63 @@ func (vs *services) next(h uint32) *consumer {
 		if !v.any() || !x.lives(now, v.least) {
 			continue
 		}
-		if c := v.next(); best == nil || c.waitsBefore(best) {
+		if c := v.next(); best == nil || c.servedBefore(best) {
 			best = c
 		}
 	}
 	return best
 }
 
-// waitsBefore reports whether c is served before o. It is a strict total order of
+// servedBefore reports whether c is served before o. It is a strict total order of
 // those in rings.
-func (c *consumer) waitsBefore(o *consumer) bool {
-	return cmp.Or(cmp.Compare(o.priority, c.priority), cmp.Compare(c.waits, o.waits)) < 0
+func (c *consumer) servedBefore(o *consumer) bool {
+	return cmp.Or(cmp.Compare(o.priority, c.priority), cmp.Compare(c.load, o.load), cmp.Compare(c.waits, o.waits)) < 0
 }
 
+// inOrder returns those in rings by priority, and those of each by how long they have
+// waited, whatever they hold: that changes.
 func (vs *services) inOrder() []*consumer {
 	var all []*consumer
 	add := func(c *consumer) { all = append(all, c) }
 	vs.general.order(add)
-	if len(vs.demanding) == 0 {
-		return all
-	}
 	for _, v := range vs.demanding {
 		v.order(add)
 	}
 	slices.SortFunc(all, func(a, b *consumer) int {
-		if a.waitsBefore(b) {
-			return -1
-		}
-		return 1
+		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.waits, b.waits))
 	})
 	return all
+}
+
+// load is what c counts in the order of service, before how long it has waited: what it
+// holds, if the least loaded one is served first.
+func (s *settings) load(c *consumer) int {
+	if s.leastLoaded {
+		return c.held.Len()
+	}
+	return 0
+}
+
+// turnKey is the key of c, which is in a ring, if that is a table.
+func (c *consumer) turnKey() key { return key{At: fsm.Time(c.load), Seq: c.waits} }
+
+// reload is called with c, which is in a ring, when it holds more or less. It has waited
+// for as long as before.
+func (vs *services) reload(c *consumer) {
+	c.level.of.suspend(c)
+	c.level.of.serve(c)
+}
+
+// rearrange orders all who are served as the settings say now. O(n log n).
+func (vs *services) rearrange() {
+	all := vs.inOrder()
+	vs.scratch.steps += 2 * len(all)
+	for _, c := range all {
+		vs.suspend(c)
+	}
+	for _, c := range all {
+		vs.serve(c)
+	}
 }
 
 func (vs *services) restored() error { return vs.cursors.restored() }

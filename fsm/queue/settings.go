@@ -50,6 +50,7 @@ type settings struct {
 	maxPriority     uint8                // ≤ maxPriority, the constant
 	backoff         backoff
 	ends            int // how many ends are remembered, ≤ maxEnds
+	leastLoaded     bool
 }
 
 // defaultSettings are those of every queue until the first Configure, which replaces them: nobody changes them.
@@ -72,6 +73,7 @@ func newSettings(c *logpb.QueueConfig) settings {
 		maxPriority: uint8(min(number(uint64(c.MaxPriorityPlusOne)).Or(maxPriority), maxPriority)),
 		backoff:     newBackoff(c),
 		ends:        int(min(number(c.AuditMaxPlusOne).Or(defaultEnds), maxEnds)),
+		leastLoaded: c.Dispatch == logpb.QueueConfig_LEAST_LOADED,
 	}
 }
 

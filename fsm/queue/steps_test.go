@@ -390,6 +390,20 @@ var crowds = []longRun{
 		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 3, Boot: 1}})
 		f.longest, f.steps = max(f.longest, longest), max(f.steps, steps)
 	}},
+	{"another order of dispatch", &logpb.QueueConfig{DeliveryLimit: 20}, func(t testing.TB, f *full) {
+		f.crowd(t, true, &logpb.Consume{Prefetch: 200})
+		f.publish(t, 0)
+		for _, order := range []logpb.QueueConfig_Dispatch{logpb.QueueConfig_LEAST_LOADED, logpb.QueueConfig_ROUND_ROBIN, logpb.QueueConfig_LEAST_LOADED} {
+			f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{
+				Config: &logpb.QueueConfig{DeliveryLimit: 20, Dispatch: order},
+			}})
+			mustCheck(t, f.m)
+		}
+		f.publish(t, 0)
+		steps := f.steps
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 3, Boot: 1}})
+		f.steps = max(f.steps, steps)
+	}},
 	{"cancelled consumers that are late", &logpb.QueueConfig{DeliveryLimit: 20, ConsumerTimeoutPlusOne: 11}, func(t testing.TB, f *full) {
 		n := f.crowd(t, false, &logpb.Consume{Prefetch: 1})
 		for range n {

@@ -121,7 +121,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.killLeader(hold)
 		t.by(at.Add(ms(2000))).mustComeOnce(work, 200)
 	}},
-}, slices.Concat(stopRows, hungNodeRows, orderKillRows, forwardKillRows, groupKillRows, parkedKillRows, pauseKillRows, willKillRows, prefetchLimitKillRows, takeKillRows, ageKillRows, redeclareKillRows)...)}
+}, slices.Concat(stopRows, hungNodeRows, orderKillRows, forwardKillRows, groupKillRows, parkedKillRows, pauseKillRows, dispatchKillRows, willKillRows, prefetchLimitKillRows, takeKillRows, ageKillRows, redeclareKillRows)...)}
 
 func TestOutages(t *testing.T) { allStopRows.run(t) }
 

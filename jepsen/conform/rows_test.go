@@ -55,7 +55,7 @@ type suite struct {
 var suites = []*suite{
 	&amqpRows, &amqp10Rows, &amqp10KillRows, &ttlRows, &leaseRows, &deadRows, &policyRows, &limitRows, &headRows, &holdRows, &delayRows, &keepRows, &idleRows,
 	&scheduleRows, &clockRows, &orderRows, &forwardRows, &prefetchRows,
-	&deliveryRows, &ageRows, &pauseRows, &willRows, &prefetchLimitRows, &takeRows, &parkedRows, &retryRows, &timeoutRows, &lockRows, &groupRows, &commandRows, &argumentRows, &redeclareRows, &typeRows, &localRows, &memberRows, &roughRows, &allStopRows, &localRoughRows, &explainRows, &verifyRows, &trafficRows, &fileRows, &clusterRows,
+	&deliveryRows, &ageRows, &pauseRows, &willRows, &prefetchLimitRows, &dispatchRows, &takeRows, &parkedRows, &retryRows, &timeoutRows, &lockRows, &groupRows, &commandRows, &argumentRows, &redeclareRows, &typeRows, &localRows, &memberRows, &roughRows, &allStopRows, &localRoughRows, &explainRows, &verifyRows, &trafficRows, &fileRows, &clusterRows,
 }
 
 // clustersOfRough is how many clusters share the rows of a rough suite.

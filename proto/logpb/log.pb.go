@@ -718,6 +718,52 @@ func (QueueConfig_Groups) EnumDescriptor() ([]byte, []int) {
 	return file_log_proto_rawDescGZIP(), []int{23, 4}
 }
 
+type QueueConfig_Dispatch int32
+
+const (
+	QueueConfig_ROUND_ROBIN  QueueConfig_Dispatch = 0
+	QueueConfig_LEAST_LOADED QueueConfig_Dispatch = 1
+)
+
+// Enum value maps for QueueConfig_Dispatch.
+var (
+	QueueConfig_Dispatch_name = map[int32]string{
+		0: "ROUND_ROBIN",
+		1: "LEAST_LOADED",
+	}
+	QueueConfig_Dispatch_value = map[string]int32{
+		"ROUND_ROBIN":  0,
+		"LEAST_LOADED": 1,
+	}
+)
+
+func (x QueueConfig_Dispatch) Enum() *QueueConfig_Dispatch {
+	p := new(QueueConfig_Dispatch)
+	*p = x
+	return p
+}
+
+func (x QueueConfig_Dispatch) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (QueueConfig_Dispatch) Descriptor() protoreflect.EnumDescriptor {
+	return file_log_proto_enumTypes[12].Descriptor()
+}
+
+func (QueueConfig_Dispatch) Type() protoreflect.EnumType {
+	return &file_log_proto_enumTypes[12]
+}
+
+func (x QueueConfig_Dispatch) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use QueueConfig_Dispatch.Descriptor instead.
+func (QueueConfig_Dispatch) EnumDescriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{23, 5}
+}
+
 type EndState_Reason int32
 
 const (
@@ -785,11 +831,11 @@ func (x EndState_Reason) String() string {
 }
 
 func (EndState_Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[12].Descriptor()
+	return file_log_proto_enumTypes[13].Descriptor()
 }
 
 func (EndState_Reason) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[12]
+	return &file_log_proto_enumTypes[13]
 }
 
 func (x EndState_Reason) Number() protoreflect.EnumNumber {
@@ -2957,7 +3003,10 @@ type QueueConfig struct {
 	Unique bool `protobuf:"varint,75,opt,name=unique" json:"unique,omitempty"`
 	// How many messages a consumer may hold that settles them, whatever it asks for;
 	// 0: as many as it asks for.
-	MaxPrefetch   uint32 `protobuf:"varint,76,opt,name=max_prefetch,json=maxPrefetch" json:"max_prefetch,omitempty"`
+	MaxPrefetch uint32 `protobuf:"varint,76,opt,name=max_prefetch,json=maxPrefetch" json:"max_prefetch,omitempty"`
+	// Who of the consumers with the same priority is served first: the one that has
+	// waited for longest, or the one that holds the fewest messages.
+	Dispatch      QueueConfig_Dispatch `protobuf:"varint,77,opt,name=dispatch,enum=quorate.log.v1.QueueConfig_Dispatch" json:"dispatch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3368,6 +3417,13 @@ func (x *QueueConfig) GetMaxPrefetch() uint32 {
 		return x.MaxPrefetch
 	}
 	return 0
+}
+
+func (x *QueueConfig) GetDispatch() QueueConfig_Dispatch {
+	if x != nil {
+		return x.Dispatch
+	}
+	return QueueConfig_ROUND_ROBIN
 }
 
 type Delete struct {
@@ -4731,7 +4787,7 @@ const file_log_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xfb\x14\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xec\x15\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -4792,7 +4848,8 @@ const file_log_proto_rawDesc = "" +
 	"\x06paused\x185 \x01(\bR\x06paused\x121\n" +
 	"\x15dead_letter_on_delete\x18P \x01(\bR\x12deadLetterOnDelete\x12\x16\n" +
 	"\x06unique\x18K \x01(\bR\x06unique\x12!\n" +
-	"\fmax_prefetch\x18L \x01(\rR\vmaxPrefetch\"L\n" +
+	"\fmax_prefetch\x18L \x01(\rR\vmaxPrefetch\x12@\n" +
+	"\bdispatch\x18M \x01(\x0e2$.quorate.log.v1.QueueConfig.DispatchR\bdispatch\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
 	"\fAT_MOST_ONCE\x10\x01\x12\x11\n" +
@@ -4815,7 +4872,10 @@ const file_log_proto_rawDesc = "" +
 	"\x06Groups\x12\r\n" +
 	"\tNO_GROUPS\x10\x00\x12\r\n" +
 	"\tBY_HEADER\x10\x01\x12\r\n" +
-	"\tBY_APP_ID\x10\x02\"@\n" +
+	"\tBY_APP_ID\x10\x02\"-\n" +
+	"\bDispatch\x12\x0f\n" +
+	"\vROUND_ROBIN\x10\x00\x12\x10\n" +
+	"\fLEAST_LOADED\x10\x01\"@\n" +
 	"\x06Delete\x12\x1b\n" +
 	"\tif_unused\x18\x01 \x01(\bR\bifUnused\x12\x19\n" +
 	"\bif_empty\x18\x02 \x01(\bR\aifEmpty\"j\n" +
@@ -4967,7 +5027,7 @@ func file_log_proto_rawDescGZIP() []byte {
 	return file_log_proto_rawDescData
 }
 
-var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 13)
+var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
 var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
@@ -4982,100 +5042,102 @@ var file_log_proto_goTypes = []any{
 	(QueueConfig_Retry)(0),              // 9: quorate.log.v1.QueueConfig.Retry
 	(QueueConfig_RetryStrategy)(0),      // 10: quorate.log.v1.QueueConfig.RetryStrategy
 	(QueueConfig_Groups)(0),             // 11: quorate.log.v1.QueueConfig.Groups
-	(EndState_Reason)(0),                // 12: quorate.log.v1.EndState.Reason
-	(*Session)(nil),                     // 13: quorate.log.v1.Session
-	(*Entry)(nil),                       // 14: quorate.log.v1.Entry
-	(*Command)(nil),                     // 15: quorate.log.v1.Command
-	(*Enqueue)(nil),                     // 16: quorate.log.v1.Enqueue
-	(*Restored)(nil),                    // 17: quorate.log.v1.Restored
-	(*Schedule)(nil),                    // 18: quorate.log.v1.Schedule
-	(*Renew)(nil),                       // 19: quorate.log.v1.Renew
-	(*ReceiveDeferred)(nil),             // 20: quorate.log.v1.ReceiveDeferred
-	(*Kick)(nil),                        // 21: quorate.log.v1.Kick
-	(*Unpark)(nil),                      // 22: quorate.log.v1.Unpark
-	(*Group)(nil),                       // 23: quorate.log.v1.Group
-	(*Touch)(nil),                       // 24: quorate.log.v1.Touch
-	(*Death)(nil),                       // 25: quorate.log.v1.Death
-	(*Consume)(nil),                     // 26: quorate.log.v1.Consume
-	(*Choose)(nil),                      // 27: quorate.log.v1.Choose
-	(*Credit)(nil),                      // 28: quorate.log.v1.Credit
-	(*Cancel)(nil),                      // 29: quorate.log.v1.Cancel
-	(*Get)(nil),                         // 30: quorate.log.v1.Get
-	(*Pause)(nil),                       // 31: quorate.log.v1.Pause
-	(*Take)(nil),                        // 32: quorate.log.v1.Take
-	(*Settle)(nil),                      // 33: quorate.log.v1.Settle
-	(*Annotation)(nil),                  // 34: quorate.log.v1.Annotation
-	(*Configure)(nil),                   // 35: quorate.log.v1.Configure
-	(*QueueConfig)(nil),                 // 36: quorate.log.v1.QueueConfig
-	(*Delete)(nil),                      // 37: quorate.log.v1.Delete
-	(*RouteDead)(nil),                   // 38: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),                   // 39: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),                  // 40: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),                    // 41: quorate.log.v1.NodeDown
-	(*NodeSuspected)(nil),               // 42: quorate.log.v1.NodeSuspected
-	(*MessageState)(nil),                // 43: quorate.log.v1.MessageState
-	(*EndState)(nil),                    // 44: quorate.log.v1.EndState
-	(*DeadTransfer)(nil),                // 45: quorate.log.v1.DeadTransfer
+	(QueueConfig_Dispatch)(0),           // 12: quorate.log.v1.QueueConfig.Dispatch
+	(EndState_Reason)(0),                // 13: quorate.log.v1.EndState.Reason
+	(*Session)(nil),                     // 14: quorate.log.v1.Session
+	(*Entry)(nil),                       // 15: quorate.log.v1.Entry
+	(*Command)(nil),                     // 16: quorate.log.v1.Command
+	(*Enqueue)(nil),                     // 17: quorate.log.v1.Enqueue
+	(*Restored)(nil),                    // 18: quorate.log.v1.Restored
+	(*Schedule)(nil),                    // 19: quorate.log.v1.Schedule
+	(*Renew)(nil),                       // 20: quorate.log.v1.Renew
+	(*ReceiveDeferred)(nil),             // 21: quorate.log.v1.ReceiveDeferred
+	(*Kick)(nil),                        // 22: quorate.log.v1.Kick
+	(*Unpark)(nil),                      // 23: quorate.log.v1.Unpark
+	(*Group)(nil),                       // 24: quorate.log.v1.Group
+	(*Touch)(nil),                       // 25: quorate.log.v1.Touch
+	(*Death)(nil),                       // 26: quorate.log.v1.Death
+	(*Consume)(nil),                     // 27: quorate.log.v1.Consume
+	(*Choose)(nil),                      // 28: quorate.log.v1.Choose
+	(*Credit)(nil),                      // 29: quorate.log.v1.Credit
+	(*Cancel)(nil),                      // 30: quorate.log.v1.Cancel
+	(*Get)(nil),                         // 31: quorate.log.v1.Get
+	(*Pause)(nil),                       // 32: quorate.log.v1.Pause
+	(*Take)(nil),                        // 33: quorate.log.v1.Take
+	(*Settle)(nil),                      // 34: quorate.log.v1.Settle
+	(*Annotation)(nil),                  // 35: quorate.log.v1.Annotation
+	(*Configure)(nil),                   // 36: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 37: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 38: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 39: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 40: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 41: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 42: quorate.log.v1.NodeDown
+	(*NodeSuspected)(nil),               // 43: quorate.log.v1.NodeSuspected
+	(*MessageState)(nil),                // 44: quorate.log.v1.MessageState
+	(*EndState)(nil),                    // 45: quorate.log.v1.EndState
+	(*DeadTransfer)(nil),                // 46: quorate.log.v1.DeadTransfer
 }
 var file_log_proto_depIdxs = []int32{
-	15, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
+	16, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
 	0,  // 1: quorate.log.v1.Command.kind:type_name -> quorate.log.v1.Command.Kind
-	13, // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
-	16, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
-	26, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
-	29, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
-	30, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
-	33, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	35, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	37, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	38, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	40, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	41, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
-	24, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
-	18, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
-	19, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
-	20, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
-	21, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
-	23, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
-	42, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
-	22, // 20: quorate.log.v1.Command.unpark:type_name -> quorate.log.v1.Unpark
-	28, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
-	27, // 22: quorate.log.v1.Command.choose:type_name -> quorate.log.v1.Choose
-	31, // 23: quorate.log.v1.Command.pause:type_name -> quorate.log.v1.Pause
-	32, // 24: quorate.log.v1.Command.take:type_name -> quorate.log.v1.Take
-	25, // 25: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	14, // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
+	17, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
+	27, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
+	30, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
+	31, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
+	34, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
+	36, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	38, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	39, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	41, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	42, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	25, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
+	19, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
+	20, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
+	21, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
+	22, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
+	24, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
+	43, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
+	23, // 20: quorate.log.v1.Command.unpark:type_name -> quorate.log.v1.Unpark
+	29, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
+	28, // 22: quorate.log.v1.Command.choose:type_name -> quorate.log.v1.Choose
+	32, // 23: quorate.log.v1.Command.pause:type_name -> quorate.log.v1.Pause
+	33, // 24: quorate.log.v1.Command.take:type_name -> quorate.log.v1.Take
+	26, // 25: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
 	1,  // 26: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
-	17, // 27: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
-	34, // 28: quorate.log.v1.Enqueue.annotations:type_name -> quorate.log.v1.Annotation
+	18, // 27: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
+	35, // 28: quorate.log.v1.Enqueue.annotations:type_name -> quorate.log.v1.Annotation
 	4,  // 29: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
 	2,  // 30: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
-	13, // 31: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
+	14, // 31: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
 	3,  // 32: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
 	4,  // 33: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	13, // 34: quorate.log.v1.Choose.session:type_name -> quorate.log.v1.Session
+	14, // 34: quorate.log.v1.Choose.session:type_name -> quorate.log.v1.Session
 	5,  // 35: quorate.log.v1.Take.action:type_name -> quorate.log.v1.Take.Action
 	6,  // 36: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	13, // 37: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
-	34, // 38: quorate.log.v1.Settle.annotations:type_name -> quorate.log.v1.Annotation
-	36, // 39: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	14, // 37: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
+	35, // 38: quorate.log.v1.Settle.annotations:type_name -> quorate.log.v1.Annotation
+	37, // 39: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
 	7,  // 40: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
 	8,  // 41: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
 	9,  // 42: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
 	10, // 43: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
 	11, // 44: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
-	39, // 45: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	4,  // 46: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	45, // 47: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	25, // 48: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	34, // 49: quorate.log.v1.MessageState.annotations:type_name -> quorate.log.v1.Annotation
-	5,  // 50: quorate.log.v1.MessageState.taken_as:type_name -> quorate.log.v1.Take.Action
-	12, // 51: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
-	13, // 52: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	12, // 45: quorate.log.v1.QueueConfig.dispatch:type_name -> quorate.log.v1.QueueConfig.Dispatch
+	40, // 46: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	4,  // 47: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	46, // 48: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	26, // 49: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	35, // 50: quorate.log.v1.MessageState.annotations:type_name -> quorate.log.v1.Annotation
+	5,  // 51: quorate.log.v1.MessageState.taken_as:type_name -> quorate.log.v1.Take.Action
+	13, // 52: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
+	14, // 53: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
+	54, // [54:54] is the sub-list for method output_type
+	54, // [54:54] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -5088,7 +5150,7 @@ func file_log_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
-			NumEnums:      13,
+			NumEnums:      14,
 			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,

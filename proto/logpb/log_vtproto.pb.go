@@ -1920,6 +1920,13 @@ func (m *QueueConfig) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0x80
 	}
+	if m.Dispatch != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Dispatch))
+		i--
+		dAtA[i] = 0x4
+		i--
+		dAtA[i] = 0xe8
+	}
 	if m.MaxPrefetch != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.MaxPrefetch))
 		i--
@@ -4471,6 +4478,9 @@ func (m *QueueConfig) SizeVT() (n int) {
 	}
 	if m.MaxPrefetch != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.MaxPrefetch))
+	}
+	if m.Dispatch != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.Dispatch))
 	}
 	if m.DeadLetterOnDelete {
 		n += 3
@@ -11039,6 +11049,25 @@ func (m *QueueConfig) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.MaxPrefetch |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 77:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Dispatch", wireType)
+			}
+			m.Dispatch = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Dispatch |= QueueConfig_Dispatch(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

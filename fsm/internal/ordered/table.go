@@ -304,7 +304,12 @@ func (s *Table[V]) shrunk(i int) {
 
 // dropBlock removes block i from the table.
 func (s *Table[V]) dropBlock(i int) {
-	if i == 0 {
+	switch {
+	case len(s.blocks) == 1:
+		s.blocks[0] = nil
+		s.blocks, s.firsts = s.blocks[:0], s.firsts[:0]
+		return
+	case i == 0:
 		s.blocks[0] = nil
 		s.blocks, s.firsts = s.blocks[1:], s.firsts[1:]
 		return

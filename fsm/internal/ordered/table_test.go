@@ -241,3 +241,16 @@ func TestTableLocate(t *testing.T) {
 		}
 	}
 }
+
+// A table with one entry at a time needs no space for each.
+func TestEmptiedTable(t *testing.T) {
+	var s Table[int]
+	n := uint64(0)
+	if per := testing.AllocsPerRun(1000, func() {
+		n++
+		s.Put(Key{Seq: n}, 1)
+		s.Remove(Key{Seq: n})
+	}); per != 0 {
+		t.Errorf("%v allocations for an entry", per)
+	}
+}
