@@ -203,6 +203,7 @@ func (b *Backend) queues() []resource {
 		{"/api/queues/{vhost}/{name}/deaths", []endpoint{get(management, history{b.History}.deaths)}},
 		{"/api/queues/{vhost}/{name}/explain", []endpoint{get(management, history{b.History}.explain)}},
 		{"/api/queues/{vhost}/{name}/messages/peek", []endpoint{get(management, m.peek)}},
+		{"/api/queues/{vhost}/{name}/letters", []endpoint{get(management, m.letters)}},
 		{"/api/queues/{vhost}/{name}/messages/delete", []endpoint{post(management, taking{b.Messages, logpb.Take_DELETE}.perform)}},
 		{"/api/queues/{vhost}/{name}/messages/move", []endpoint{post(management, taking{b.Messages, logpb.Take_MOVE}.perform)}},
 		{"/api/queues/{vhost}/{name}/messages/copy", []endpoint{post(management, taking{b.Messages, logpb.Take_COPY}.perform)}},

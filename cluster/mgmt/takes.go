@@ -1,8 +1,10 @@
 package mgmt
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 
@@ -90,10 +92,58 @@ func (t taking) take(r *request, by catalog.Client, from, to *catalog.Queue, s *
 			break // it has never had a message
 		}
 	}
-	if s.After < s.UpTo {
-		answer.Next = fmt.Sprintf("%d-%d", s.After, s.UpTo)
-	}
+	answer.Next = next(s.After, s.UpTo)
 	return answer, nil
+}
+
+// next is where to go on after a search; empty: it has seen all.
+func next(seen, upTo uint64) string {
+	if seen >= upTo {
+		return ""
+	}
+	return fmt.Sprintf("%d-%d", seen, upTo)
+}
+
+// goOn has a search go on after another one.
+func goOn(s *peerpb.SelectRequest, next string) error {
+	if n, _ := fmt.Sscanf(next, "%d-%d", &s.After, &s.UpTo); n != 2 || s.UpTo == 0 {
+		return fsm.Refuse(fsm.Precondition, "after must be the value next of an answer")
+	}
+	return nil
+}
+
+// letters counts what one search sees by its last death in another queue: for who may read the queue.
+func (ms messages) letters(w *responder, r *request) {
+	s := &peerpb.SelectRequest{Count: true}
+	if q := r.URL.Query(); q.Has("after") {
+		if err := goOn(s, q.Get("after")); err != nil {
+			w.failed(err)
+			return
+		}
+	}
+	q := w.readable(r)
+	if q == nil {
+		return
+	}
+	found, err := ms.messages.Select(r.Context(), q, s)
+	if err != nil {
+		w.failed(err)
+		return
+	}
+	answer := api.Letters{Kinds: []api.LetterKind{}, Next: next(found.Seen, found.UpTo)}
+	for _, c := range found.Counts {
+		answer.Messages += c.Messages
+		switch {
+		case c.Other:
+			answer.Other = c.Messages
+		case c.Reason == "":
+			answer.NoSource = c.Messages
+		default:
+			answer.Kinds = append(answer.Kinds, api.LetterKind{Reason: c.Reason, Source: c.Source, Messages: c.Messages})
+		}
+	}
+	slices.SortStableFunc(answer.Kinds, func(a, b api.LetterKind) int { return cmp.Compare(b.Messages, a.Messages) })
+	w.answer(http.StatusOK, answer)
 }
 
 // commands returns what takes the messages found: one command for each queue they go to.
@@ -165,8 +215,8 @@ func (b body) selection(action logpb.Take_Action) (s *peerpb.SelectRequest, err 
 	}
 	s.Limit = uint32(limit)
 	if _, given := b["after"]; given {
-		if n, _ := fmt.Sscanf(b.word("after"), "%d-%d", &s.After, &s.UpTo); n != 2 || s.UpTo == 0 {
-			return nil, fsm.Refuse(fsm.Precondition, "after must be the value next of an answer")
+		if err := goOn(s, b.word("after")); err != nil {
+			return nil, err
 		}
 	}
 	headers, err := b.object("headers")

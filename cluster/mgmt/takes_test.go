@@ -90,3 +90,24 @@ func TestTakes(t *testing.T) {
 	)
 	did()
 }
+
+// TestLetters: letters are counted by kind, the largest first; what has no death, or one of too many kinds, is apart.
+func TestLetters(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "q", false)
+	const at = "/api/queues/%2F/q/letters"
+	w.selections = []*peerpb.SelectReply{{Seen: 8, UpTo: 9, Counts: []*peerpb.LetterCount{
+		{Messages: 1}, {Reason: "expired", Source: "a", Messages: 2}, {Reason: "rejected", Source: "b", Messages: 3}, {Other: true, Messages: 4},
+	}}}
+	w.check(
+		want{"root", "GET", at + "?after=4-9", "", 200, `{"messages":10,"kinds":[{"reason":"rejected","source":"b","messages":3},{"reason":"expired","source":"a","messages":2}],"no_source":1,"other":4,"next":"8-9"}`},
+		want{"root", "GET", at, "", 200, `{"messages":0,"kinds":[],"no_source":0,"other":0,"next":""}`},
+		want{"root", "GET", at + "?after=4", "", 400, "…after must be the value next of an answer"},
+		want{"mona", "GET", at, "", 401, "…Access refused."},
+	)
+	for i, s := range []*peerpb.SelectRequest{{Count: true, After: 4, UpTo: 9}, {Count: true}} {
+		if !proto.Equal(w.selected[i], s) {
+			t.Errorf("searched for %v, not %v", w.selected[i], s)
+		}
+	}
+}

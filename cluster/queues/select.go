@@ -14,8 +14,12 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// maxSelected bounds the messages of one answer, see queue.Machine's Take.
-const maxSelected = 1000
+const (
+	// maxSelected bounds the messages of one answer, see queue.Machine's Take.
+	maxSelected = 1000
+	// maxLetterKinds bounds the kinds of letters that one answer tells apart.
+	maxLetterKinds = 100
+)
 
 // Select asks the leader of a queue for the numbers of ready messages that meet the conditions of r, the oldest
 // first. Messages may be handed out before the answer comes.
@@ -41,7 +45,10 @@ func (x *Inspector) selectReady(req *peerpb.SelectRequest) *peerpb.SelectReply {
 		raw, err := g.Payload(ref)
 		return fsm.Readable(raw), err
 	}, properties: x.properties}
-	limit := min(int(req.Limit), maxSelected)
+	limit, kinds := min(int(req.Limit), maxSelected), letterKinds{at: map[kindOfLetter]*peerpb.LetterCount{}, reply: r}
+	if req.Count {
+		limit = maxSelected // of the list, which stays empty
+	}
 	for left, bytes := searchedAtOnce, searchedBytes; left > 0 && bytes > 0; {
 		b := queue.Browse{After: s.skip(r.Seen), Limit: min(searchedPage, left), Now: s.now}
 		g.View(func(m *queue.Machine) {
@@ -62,11 +69,16 @@ func (x *Inspector) selectReady(req *peerpb.SelectRequest) *peerpb.SelectReply {
 			left--
 			r.Seen = of.Seq
 			death := s.death(of)
-			if s.meets(of, death) && s.reads(of, &bytes) {
-				r.Messages = append(r.Messages, of.Seq)
-				if req.Sources {
-					r.Sources = append(r.Sources, death.GetQueue())
-				}
+			if !s.meets(of, death) || !s.reads(of, &bytes) {
+				continue
+			}
+			if req.Count {
+				kinds.count(death)
+				continue
+			}
+			r.Messages = append(r.Messages, of.Seq)
+			if req.Sources {
+				r.Sources = append(r.Sources, death.GetQueue())
 			}
 		}
 		if len(r.Messages) == limit || bytes <= 0 {
@@ -77,6 +89,36 @@ func (x *Inspector) selectReady(req *peerpb.SelectRequest) *peerpb.SelectReply {
 		}
 	}
 	return r
+}
+
+// kindOfLetter is what letters are told apart by.
+type kindOfLetter struct {
+	reason, source string
+	other          bool
+}
+
+// letterKinds counts letters of an answer by their kinds.
+type letterKinds struct {
+	at    map[kindOfLetter]*peerpb.LetterCount
+	reply *peerpb.SelectReply
+}
+
+// count counts a message with this death; nil: it has not died in another queue.
+func (k *letterKinds) count(d *logpb.Death) {
+	kind := kindOfLetter{source: d.GetQueue()}
+	if d != nil {
+		kind.reason = fsm.ReasonName(d.Reason)
+	}
+	if k.at[kind] == nil && len(k.at) >= maxLetterKinds {
+		kind = kindOfLetter{other: true}
+	}
+	c := k.at[kind]
+	if c == nil {
+		c = &peerpb.LetterCount{Reason: kind.reason, Source: kind.source, Other: kind.other}
+		k.at[kind] = c
+		k.reply.Counts = append(k.reply.Counts, c)
+	}
+	c.Messages++
 }
 
 // selection is what one request asks for.

@@ -111,6 +111,13 @@ var takeRows = suite{test: "TestTakes", title: "Ready messages that are deleted,
 		_, err := t.ch().QueueDelete(lost, false, false, false)
 		t.must(err)
 
+		counted := t.http(http.MethodGet, "/api/queues/%2F/"+dead+"/letters", nil)
+		kind := func(reason, source string) map[string]any {
+			return map[string]any{"reason": reason, "source": source, "messages": 1.0}
+		}
+		t.equal("letters", fmt.Sprint(counted), fmt.Sprint(map[string]any{
+			"messages": 4.0, "kinds": []any{kind("expired", other), kind("rejected", q), kind("rejected", lost)}, "no_source": 1.0, "other": 0.0, "next": "",
+		}))
 		answer := t.http(http.MethodPost, "/api/queues/%2F/"+dead+"/redrive", map[string]any{"reason": "rejected"})
 		t.equal("redriven", fmt.Sprint(answer["messages"], answer["source_gone"], answer["no_source"]), "1 1 0")
 		d := t.take1(q)

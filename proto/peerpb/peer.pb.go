@@ -74,7 +74,7 @@ func (x TrafficRequest_Of) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TrafficRequest_Of.Descriptor instead.
 func (TrafficRequest_Of) EnumDescriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{62, 0}
+	return file_peer_proto_rawDescGZIP(), []int{63, 0}
 }
 
 // Hello opens a link.
@@ -4486,7 +4486,9 @@ type SelectRequest struct {
 	Reason      string                 `protobuf:"bytes,11,opt,name=reason" json:"reason,omitempty"` // for which it has died last, in another queue
 	Source      string                 `protobuf:"bytes,12,opt,name=source" json:"source,omitempty"` // and that queue
 	// Such a queue is to be said of each message.
-	Sources       bool `protobuf:"varint,13,opt,name=sources" json:"sources,omitempty"`
+	Sources bool `protobuf:"varint,13,opt,name=sources" json:"sources,omitempty"`
+	// Only how many there are of which kind is to be said.
+	Count         bool `protobuf:"varint,75,opt,name=count" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4612,6 +4614,13 @@ func (x *SelectRequest) GetSources() bool {
 	return false
 }
 
+func (x *SelectRequest) GetCount() bool {
+	if x != nil {
+		return x.Count
+	}
+	return false
+}
+
 type SelectReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Leader        bool                   `protobuf:"varint,1,opt,name=leader" json:"leader,omitempty"`
@@ -4620,6 +4629,7 @@ type SelectReply struct {
 	Sources       []string               `protobuf:"bytes,4,rep,name=sources" json:"sources,omitempty"`           // of each, if asked for; empty: it has none
 	Seen          uint64                 `protobuf:"varint,5,opt,name=seen" json:"seen,omitempty"`                // everything up to this number was looked at
 	UpTo          uint64                 `protobuf:"varint,6,opt,name=up_to,json=upTo" json:"up_to,omitempty"`    // as in the request
+	Counts        []*LetterCount         `protobuf:"bytes,75,rep,name=counts" json:"counts,omitempty"`            // by when they were seen first; the last one may be of all other kinds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4696,6 +4706,82 @@ func (x *SelectReply) GetUpTo() uint64 {
 	return 0
 }
 
+func (x *SelectReply) GetCounts() []*LetterCount {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+// LetterCount is how many messages died last, in another queue, for a reason and there.
+type LetterCount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reason        string                 `protobuf:"bytes,1,opt,name=reason" json:"reason,omitempty"` // empty: for none, or for any
+	Source        string                 `protobuf:"bytes,2,opt,name=source" json:"source,omitempty"` // likewise
+	Messages      uint64                 `protobuf:"varint,3,opt,name=messages" json:"messages,omitempty"`
+	Other         bool                   `protobuf:"varint,4,opt,name=other" json:"other,omitempty"` // all other kinds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LetterCount) Reset() {
+	*x = LetterCount{}
+	mi := &file_peer_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LetterCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LetterCount) ProtoMessage() {}
+
+func (x *LetterCount) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LetterCount.ProtoReflect.Descriptor instead.
+func (*LetterCount) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *LetterCount) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *LetterCount) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *LetterCount) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *LetterCount) GetOther() bool {
+	if x != nil {
+		return x.Other
+	}
+	return false
+}
+
 // EndsRequest asks a queue's leader for records of messages that have ended.
 type EndsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4713,7 +4799,7 @@ type EndsRequest struct {
 
 func (x *EndsRequest) Reset() {
 	*x = EndsRequest{}
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4725,7 +4811,7 @@ func (x *EndsRequest) String() string {
 func (*EndsRequest) ProtoMessage() {}
 
 func (x *EndsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4738,7 +4824,7 @@ func (x *EndsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndsRequest.ProtoReflect.Descriptor instead.
 func (*EndsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{49}
+	return file_peer_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *EndsRequest) GetGroup() uint32 {
@@ -4803,7 +4889,7 @@ type GroupsRequest struct {
 
 func (x *GroupsRequest) Reset() {
 	*x = GroupsRequest{}
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4815,7 +4901,7 @@ func (x *GroupsRequest) String() string {
 func (*GroupsRequest) ProtoMessage() {}
 
 func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4828,7 +4914,7 @@ func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupsRequest.ProtoReflect.Descriptor instead.
 func (*GroupsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{50}
+	return file_peer_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GroupsRequest) GetGroup() uint32 {
@@ -4872,7 +4958,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4884,7 +4970,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4897,7 +4983,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{51}
+	return file_peer_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ExplainRequest) GetGroup() uint32 {
@@ -4940,7 +5026,7 @@ type TextReply struct {
 
 func (x *TextReply) Reset() {
 	*x = TextReply{}
-	mi := &file_peer_proto_msgTypes[52]
+	mi := &file_peer_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4952,7 +5038,7 @@ func (x *TextReply) String() string {
 func (*TextReply) ProtoMessage() {}
 
 func (x *TextReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[52]
+	mi := &file_peer_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4965,7 +5051,7 @@ func (x *TextReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TextReply.ProtoReflect.Descriptor instead.
 func (*TextReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{52}
+	return file_peer_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *TextReply) GetLeader() bool {
@@ -5002,7 +5088,7 @@ type HashRequest struct {
 
 func (x *HashRequest) Reset() {
 	*x = HashRequest{}
-	mi := &file_peer_proto_msgTypes[53]
+	mi := &file_peer_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5014,7 +5100,7 @@ func (x *HashRequest) String() string {
 func (*HashRequest) ProtoMessage() {}
 
 func (x *HashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[53]
+	mi := &file_peer_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5027,7 +5113,7 @@ func (x *HashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
 func (*HashRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{53}
+	return file_peer_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *HashRequest) GetGroup() uint32 {
@@ -5072,7 +5158,7 @@ type HashReply struct {
 
 func (x *HashReply) Reset() {
 	*x = HashReply{}
-	mi := &file_peer_proto_msgTypes[54]
+	mi := &file_peer_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5084,7 +5170,7 @@ func (x *HashReply) String() string {
 func (*HashReply) ProtoMessage() {}
 
 func (x *HashReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[54]
+	mi := &file_peer_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5097,7 +5183,7 @@ func (x *HashReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashReply.ProtoReflect.Descriptor instead.
 func (*HashReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{54}
+	return file_peer_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *HashReply) GetHere() bool {
@@ -5156,7 +5242,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_peer_proto_msgTypes[55]
+	mi := &file_peer_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5168,7 +5254,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[55]
+	mi := &file_peer_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5181,7 +5267,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{55}
+	return file_peer_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *BackupRequest) GetGroup() uint32 {
@@ -5243,7 +5329,7 @@ type BackupReply struct {
 
 func (x *BackupReply) Reset() {
 	*x = BackupReply{}
-	mi := &file_peer_proto_msgTypes[56]
+	mi := &file_peer_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5255,7 +5341,7 @@ func (x *BackupReply) String() string {
 func (*BackupReply) ProtoMessage() {}
 
 func (x *BackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[56]
+	mi := &file_peer_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5268,7 +5354,7 @@ func (x *BackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupReply.ProtoReflect.Descriptor instead.
 func (*BackupReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{56}
+	return file_peer_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *BackupReply) GetLeader() bool {
@@ -5381,7 +5467,7 @@ type BackedUpPiece struct {
 
 func (x *BackedUpPiece) Reset() {
 	*x = BackedUpPiece{}
-	mi := &file_peer_proto_msgTypes[57]
+	mi := &file_peer_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5393,7 +5479,7 @@ func (x *BackedUpPiece) String() string {
 func (*BackedUpPiece) ProtoMessage() {}
 
 func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[57]
+	mi := &file_peer_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5406,7 +5492,7 @@ func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackedUpPiece.ProtoReflect.Descriptor instead.
 func (*BackedUpPiece) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{57}
+	return file_peer_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *BackedUpPiece) GetState() []byte {
@@ -5442,7 +5528,7 @@ type RestoredRequest struct {
 
 func (x *RestoredRequest) Reset() {
 	*x = RestoredRequest{}
-	mi := &file_peer_proto_msgTypes[58]
+	mi := &file_peer_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5454,7 +5540,7 @@ func (x *RestoredRequest) String() string {
 func (*RestoredRequest) ProtoMessage() {}
 
 func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[58]
+	mi := &file_peer_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5467,7 +5553,7 @@ func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredRequest.ProtoReflect.Descriptor instead.
 func (*RestoredRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{58}
+	return file_peer_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RestoredRequest) GetGroup() uint32 {
@@ -5502,7 +5588,7 @@ type RestoredReply struct {
 
 func (x *RestoredReply) Reset() {
 	*x = RestoredReply{}
-	mi := &file_peer_proto_msgTypes[59]
+	mi := &file_peer_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5514,7 +5600,7 @@ func (x *RestoredReply) String() string {
 func (*RestoredReply) ProtoMessage() {}
 
 func (x *RestoredReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[59]
+	mi := &file_peer_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5527,7 +5613,7 @@ func (x *RestoredReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredReply.ProtoReflect.Descriptor instead.
 func (*RestoredReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{59}
+	return file_peer_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RestoredReply) GetLeader() bool {
@@ -5562,7 +5648,7 @@ type HearsRequest struct {
 
 func (x *HearsRequest) Reset() {
 	*x = HearsRequest{}
-	mi := &file_peer_proto_msgTypes[60]
+	mi := &file_peer_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5574,7 +5660,7 @@ func (x *HearsRequest) String() string {
 func (*HearsRequest) ProtoMessage() {}
 
 func (x *HearsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[60]
+	mi := &file_peer_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5587,7 +5673,7 @@ func (x *HearsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsRequest.ProtoReflect.Descriptor instead.
 func (*HearsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{60}
+	return file_peer_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *HearsRequest) GetNode() string {
@@ -5613,7 +5699,7 @@ type HearsReply struct {
 
 func (x *HearsReply) Reset() {
 	*x = HearsReply{}
-	mi := &file_peer_proto_msgTypes[61]
+	mi := &file_peer_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5625,7 +5711,7 @@ func (x *HearsReply) String() string {
 func (*HearsReply) ProtoMessage() {}
 
 func (x *HearsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[61]
+	mi := &file_peer_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5638,7 +5724,7 @@ func (x *HearsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsReply.ProtoReflect.Descriptor instead.
 func (*HearsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{61}
+	return file_peer_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *HearsReply) GetHears() bool {
@@ -5675,7 +5761,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_peer_proto_msgTypes[62]
+	mi := &file_peer_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5687,7 +5773,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[62]
+	mi := &file_peer_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5700,7 +5786,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{62}
+	return file_peer_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *TrafficRequest) GetOf() TrafficRequest_Of {
@@ -5819,7 +5905,7 @@ type TrafficReply struct {
 
 func (x *TrafficReply) Reset() {
 	*x = TrafficReply{}
-	mi := &file_peer_proto_msgTypes[63]
+	mi := &file_peer_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5831,7 +5917,7 @@ func (x *TrafficReply) String() string {
 func (*TrafficReply) ProtoMessage() {}
 
 func (x *TrafficReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[63]
+	mi := &file_peer_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5844,7 +5930,7 @@ func (x *TrafficReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficReply.ProtoReflect.Descriptor instead.
 func (*TrafficReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{63}
+	return file_peer_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *TrafficReply) GetObjects() []*ObjectTraffic {
@@ -5888,7 +5974,7 @@ type ObjectTraffic struct {
 
 func (x *ObjectTraffic) Reset() {
 	*x = ObjectTraffic{}
-	mi := &file_peer_proto_msgTypes[64]
+	mi := &file_peer_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5900,7 +5986,7 @@ func (x *ObjectTraffic) String() string {
 func (*ObjectTraffic) ProtoMessage() {}
 
 func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[64]
+	mi := &file_peer_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5913,7 +5999,7 @@ func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectTraffic.ProtoReflect.Descriptor instead.
 func (*ObjectTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{64}
+	return file_peer_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ObjectTraffic) GetVhost() string {
@@ -5996,7 +6082,7 @@ type PairTraffic struct {
 
 func (x *PairTraffic) Reset() {
 	*x = PairTraffic{}
-	mi := &file_peer_proto_msgTypes[65]
+	mi := &file_peer_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6008,7 +6094,7 @@ func (x *PairTraffic) String() string {
 func (*PairTraffic) ProtoMessage() {}
 
 func (x *PairTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[65]
+	mi := &file_peer_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6021,7 +6107,7 @@ func (x *PairTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairTraffic.ProtoReflect.Descriptor instead.
 func (*PairTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{65}
+	return file_peer_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *PairTraffic) GetChannel() *ConsumingSession {
@@ -6492,7 +6578,7 @@ const file_peer_proto_rawDesc = "" +
 	"\bmessages\x18\x03 \x03(\v2\x17.quorate.peer.v1.PeekedR\bmessages\x12\x12\n" +
 	"\x04seen\x18\x04 \x01(\x04R\x04seen\x12\x16\n" +
 	"\x06newest\x18\x05 \x01(\x04R\x06newest\x12\x14\n" +
-	"\x05ready\x18\x06 \x01(\x04R\x05ready\"\xc6\x03\n" +
+	"\x05ready\x18\x06 \x01(\x04R\x05ready\"\xdc\x03\n" +
 	"\rSelectRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
@@ -6509,17 +6595,24 @@ const file_peer_proto_rawDesc = "" +
 	" \x01(\x04R\vyoungerThan\x12\x16\n" +
 	"\x06reason\x18\v \x01(\tR\x06reason\x12\x16\n" +
 	"\x06source\x18\f \x01(\tR\x06source\x12\x18\n" +
-	"\asources\x18\r \x01(\bR\asources\x1a:\n" +
+	"\asources\x18\r \x01(\bR\asources\x12\x14\n" +
+	"\x05count\x18K \x01(\bR\x05count\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x98\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xce\x01\n" +
 	"\vSelectReply\x12\x16\n" +
 	"\x06leader\x18\x01 \x01(\bR\x06leader\x12\x12\n" +
 	"\x04gone\x18\x02 \x01(\bR\x04gone\x12\x1a\n" +
 	"\bmessages\x18\x03 \x03(\x04R\bmessages\x12\x18\n" +
 	"\asources\x18\x04 \x03(\tR\asources\x12\x12\n" +
 	"\x04seen\x18\x05 \x01(\x04R\x04seen\x12\x13\n" +
-	"\x05up_to\x18\x06 \x01(\x04R\x04upTo\"\xb2\x01\n" +
+	"\x05up_to\x18\x06 \x01(\x04R\x04upTo\x124\n" +
+	"\x06counts\x18K \x03(\v2\x1c.quorate.peer.v1.LetterCountR\x06counts\"o\n" +
+	"\vLetterCount\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
+	"\bmessages\x18\x03 \x01(\x04R\bmessages\x12\x14\n" +
+	"\x05other\x18\x04 \x01(\bR\x05other\"\xb2\x01\n" +
 	"\vEndsRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
@@ -6666,7 +6759,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
 var file_peer_proto_goTypes = []any{
 	(TrafficRequest_Of)(0),    // 0: quorate.peer.v1.TrafficRequest.Of
 	(*Hello)(nil),             // 1: quorate.peer.v1.Hello
@@ -6718,24 +6811,25 @@ var file_peer_proto_goTypes = []any{
 	(*BrowseReply)(nil),       // 47: quorate.peer.v1.BrowseReply
 	(*SelectRequest)(nil),     // 48: quorate.peer.v1.SelectRequest
 	(*SelectReply)(nil),       // 49: quorate.peer.v1.SelectReply
-	(*EndsRequest)(nil),       // 50: quorate.peer.v1.EndsRequest
-	(*GroupsRequest)(nil),     // 51: quorate.peer.v1.GroupsRequest
-	(*ExplainRequest)(nil),    // 52: quorate.peer.v1.ExplainRequest
-	(*TextReply)(nil),         // 53: quorate.peer.v1.TextReply
-	(*HashRequest)(nil),       // 54: quorate.peer.v1.HashRequest
-	(*HashReply)(nil),         // 55: quorate.peer.v1.HashReply
-	(*BackupRequest)(nil),     // 56: quorate.peer.v1.BackupRequest
-	(*BackupReply)(nil),       // 57: quorate.peer.v1.BackupReply
-	(*BackedUpPiece)(nil),     // 58: quorate.peer.v1.BackedUpPiece
-	(*RestoredRequest)(nil),   // 59: quorate.peer.v1.RestoredRequest
-	(*RestoredReply)(nil),     // 60: quorate.peer.v1.RestoredReply
-	(*HearsRequest)(nil),      // 61: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),        // 62: quorate.peer.v1.HearsReply
-	(*TrafficRequest)(nil),    // 63: quorate.peer.v1.TrafficRequest
-	(*TrafficReply)(nil),      // 64: quorate.peer.v1.TrafficReply
-	(*ObjectTraffic)(nil),     // 65: quorate.peer.v1.ObjectTraffic
-	(*PairTraffic)(nil),       // 66: quorate.peer.v1.PairTraffic
-	nil,                       // 67: quorate.peer.v1.SelectRequest.HeadersEntry
+	(*LetterCount)(nil),       // 50: quorate.peer.v1.LetterCount
+	(*EndsRequest)(nil),       // 51: quorate.peer.v1.EndsRequest
+	(*GroupsRequest)(nil),     // 52: quorate.peer.v1.GroupsRequest
+	(*ExplainRequest)(nil),    // 53: quorate.peer.v1.ExplainRequest
+	(*TextReply)(nil),         // 54: quorate.peer.v1.TextReply
+	(*HashRequest)(nil),       // 55: quorate.peer.v1.HashRequest
+	(*HashReply)(nil),         // 56: quorate.peer.v1.HashReply
+	(*BackupRequest)(nil),     // 57: quorate.peer.v1.BackupRequest
+	(*BackupReply)(nil),       // 58: quorate.peer.v1.BackupReply
+	(*BackedUpPiece)(nil),     // 59: quorate.peer.v1.BackedUpPiece
+	(*RestoredRequest)(nil),   // 60: quorate.peer.v1.RestoredRequest
+	(*RestoredReply)(nil),     // 61: quorate.peer.v1.RestoredReply
+	(*HearsRequest)(nil),      // 62: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),        // 63: quorate.peer.v1.HearsReply
+	(*TrafficRequest)(nil),    // 64: quorate.peer.v1.TrafficRequest
+	(*TrafficReply)(nil),      // 65: quorate.peer.v1.TrafficReply
+	(*ObjectTraffic)(nil),     // 66: quorate.peer.v1.ObjectTraffic
+	(*PairTraffic)(nil),       // 67: quorate.peer.v1.PairTraffic
+	nil,                       // 68: quorate.peer.v1.SelectRequest.HeadersEntry
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
@@ -6757,23 +6851,24 @@ var file_peer_proto_depIdxs = []int32{
 	41, // 16: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
 	45, // 17: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
 	45, // 18: quorate.peer.v1.BrowseReply.messages:type_name -> quorate.peer.v1.Peeked
-	67, // 19: quorate.peer.v1.SelectRequest.headers:type_name -> quorate.peer.v1.SelectRequest.HeadersEntry
-	58, // 20: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
-	0,  // 21: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
-	65, // 22: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
-	66, // 23: quorate.peer.v1.TrafficReply.pairs:type_name -> quorate.peer.v1.PairTraffic
-	24, // 24: quorate.peer.v1.PairTraffic.channel:type_name -> quorate.peer.v1.ConsumingSession
-	5,  // 25: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 26: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 27: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 28: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 29: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 30: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	28, // [28:31] is the sub-list for method output_type
-	25, // [25:28] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	68, // 19: quorate.peer.v1.SelectRequest.headers:type_name -> quorate.peer.v1.SelectRequest.HeadersEntry
+	50, // 20: quorate.peer.v1.SelectReply.counts:type_name -> quorate.peer.v1.LetterCount
+	59, // 21: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
+	0,  // 22: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
+	66, // 23: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
+	67, // 24: quorate.peer.v1.TrafficReply.pairs:type_name -> quorate.peer.v1.PairTraffic
+	24, // 25: quorate.peer.v1.PairTraffic.channel:type_name -> quorate.peer.v1.ConsumingSession
+	5,  // 26: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 27: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 28: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 29: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 30: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 31: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	29, // [29:32] is the sub-list for method output_type
+	26, // [26:29] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -6787,7 +6882,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   67,
+			NumMessages:   68,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -509,6 +509,23 @@ type Taken struct {
 	Next       string `json:"next"` // for after; empty: there are no more
 }
 
+// Letters are answered by GET /api/queues/{vhost}/{queue}/letters: the ready messages that one search has seen, by
+// their last deaths in other queues.
+type Letters struct {
+	Messages uint64       `json:"messages"`
+	Kinds    []LetterKind `json:"kinds"`     // most messages first
+	NoSource uint64       `json:"no_source"` // messages that have not died in another queue
+	Other    uint64       `json:"other"`     // letters of more kinds
+	Next     string       `json:"next"`      // for after; empty: there are no more
+}
+
+// LetterKind are the letters with a reason and a queue where they died last.
+type LetterKind struct {
+	Reason   string `json:"reason"`
+	Source   string `json:"source"`
+	Messages uint64 `json:"messages"`
+}
+
 // Changed is what is answered where it makes no difference to ask again.
 type Changed struct {
 	Changed bool `json:"changed"`
