@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm"
@@ -33,18 +34,24 @@ func (x *Inspector) Select(ctx context.Context, q *catalog.Queue, r *peerpb.Sele
 }
 
 // selectReady searches a led queue, once nothing in it is due. The empty entry committed first ensures that this node
-// does lead it. It stops at the bounds of a search: what it has not seen is for another request.
+// does lead it.
 func (x *Inspector) selectReady(req *peerpb.SelectRequest) *peerpb.SelectReply {
-	r := &peerpb.SelectReply{Seen: req.After, UpTo: req.UpTo}
 	g := x.node.LedGroup(fsm.GroupID(req.Group), fsm.QueueID(req.Queue))
 	if g == nil || g.Barrier(statsTimeout) != nil || g.Expire(statsTimeout) != nil {
-		return r
+		return &peerpb.SelectReply{}
 	}
+	r := ready(g, req, x.properties)
 	r.Leader = true
+	return r
+}
+
+// ready searches a queue for what is ready. It stops at the bounds of a search: what it has not seen is for another one.
+func ready(g *group.Group, req *peerpb.SelectRequest, properties propertyReader) *peerpb.SelectReply {
+	r := &peerpb.SelectReply{Seen: req.After, UpTo: req.UpTo}
 	s := selection{SelectRequest: req, name: g.Spec().Name, now: g.Now(), payload: func(ref fsm.Ref) (fsm.Payload, error) {
 		raw, err := g.Payload(ref)
 		return fsm.Readable(raw), err
-	}, properties: x.properties}
+	}, properties: properties}
 	limit, kinds := min(int(req.Limit), maxSelected), letterKinds{at: map[kindOfLetter]*peerpb.LetterCount{}, reply: r}
 	if req.Count {
 		limit = maxSelected // of the list, which stays empty
@@ -127,10 +134,13 @@ type selection struct {
 	name       string // of the queue
 	now        fsm.Time
 	payload    func(fsm.Ref) (fsm.Payload, error)
-	properties interface {
-		Property(p fsm.Payload, name string) []byte
-		Headers(p fsm.Payload, deaths []*logpb.Death) *fsm.Table
-	}
+	properties propertyReader
+}
+
+// propertyReader reads what conditions are about.
+type propertyReader interface {
+	Property(p fsm.Payload, name string) []byte
+	Headers(p fsm.Payload, deaths []*logpb.Death) *fsm.Table
 }
 
 // skip returns the number up to which there is nothing that could be meant, from after on.

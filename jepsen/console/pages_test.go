@@ -203,6 +203,29 @@ func testLetters(t *testing.T, w *world) {
 	p.await("reasons", fmt.Sprintf(bars, "reason", "rejected 2 expired 1"))
 	p.await("queues", fmt.Sprintf(bars, "queue", "parcels 2 brief 1"))
 	p.await("what is no letter", "text('main').includes('4 ready messages: 1 message of them did not die')")
+
+	p.do("row('expired')", "querySelector('button').click()")
+	p.await("what the row is about", "document.querySelector('dialog [name=reason]').value === 'expired' && document.querySelector('dialog [name=source]').value === 'brief'")
+	p.fill("to", "none")
+	p.press("Begin")
+	p.await("no such queue", "text('dialog .notice').includes('no queue')")
+	p.fill("reason", "rejected", "source", "", "to", "", "rate", "1")
+	p.press("Begin")
+	const last = "text('[aria-label=\"Last redrive\"]')"
+	p.await("it goes on", "/goes on/.test("+last+") && /by guest/.test("+last+") && /at most 1\\/s/.test("+last+")")
+	p.await("it is done", "/done/.test("+last+") && /Sent\\s*2/.test("+last+")")
+	p.await("they have gone", fmt.Sprintf(bars, "reason", "expired 1"))
+
+	for range 3 {
+		w.mustPublish(t, "parcels", "again", nil)
+	}
+	w.mustCall(t, http.MethodPost, queuePath("parcels", "get"), map[string]any{"count": 5, "ackmode": "reject_requeue_false", "encoding": "auto"}, nil)
+	p.await("more letters", fmt.Sprintf(bars, "reason", "rejected 5 expired 1"))
+	p.press("Redrive")
+	p.fill("rate", "1")
+	p.press("Begin")
+	p.press("Cancel the redrive")
+	p.await("it is cancelled", "/ended before/.test("+last+") && /cancelled by guest/.test("+last+") && !button('Cancel the redrive')?.checkVisibility()")
 }
 
 func testEnded(t *testing.T, w *world) {
