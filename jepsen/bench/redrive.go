@@ -29,6 +29,7 @@ var errNotRedriven = errors.New("letters were not redriven as they should be")
 type redriving struct {
 	*bench
 	letters, size int
+	rate          int           // letters a second; 0: by requests of 1000, one after the other
 	steady        int           // messages a second that another queue confirms
 	alone         time.Duration // how long they are measured without a redrive
 }
@@ -36,11 +37,12 @@ type redriving struct {
 func redriveFlags(f flags, l *lab) func(*bench) {
 	f.nodes(l)
 	letters, size := f.number("letters", 1_000_000, 1, unbounded, "`letters` that go back to where they died"), f.size(smallSize)
+	rate := f.number("rate", 0, 0, 10_000, "`letters` a second, at which the queue goes on by itself; 0: by requests, as fast as they are answered")
 	steady := f.number("steady", 1000, 1, 1_000_000, "`messages` a second that another queue confirms meanwhile")
 	alone := f.Duration("duration", 10*time.Second, "how `long` its confirms are measured alone")
 	return func(b *bench) {
 		b.warmUp(warmTime)
-		redriving{b, *letters, *size, *steady, *alone}.run()
+		redriving{b, *letters, *size, *rate, *steady, *alone}.run()
 	}
 }
 
@@ -102,6 +104,9 @@ func (b redriving) confirms(when string, q queue, more func(uint64) bool, meanwh
 
 // back has all letters of a queue go back.
 func (b redriving) back(ctx context.Context, dead string) error {
+	if b.rate > 0 {
+		return b.atRate(ctx, dead)
+	}
 	sum, body := 0, map[string]any{}
 	for {
 		var answer struct {
@@ -120,6 +125,30 @@ func (b redriving) back(ctx context.Context, dead string) error {
 		return fmt.Errorf("%w: %d of %d", errNotRedriven, sum, b.letters)
 	}
 	return nil
+}
+
+// atRate has the queue redrive all at a rate.
+func (b redriving) atRate(ctx context.Context, dead string) error {
+	path := "/api/queues/%2F/" + dead
+	if err := b.own.Nodes[0].Call(ctx, http.MethodPost, path+"/redrive", map[string]any{"rate": b.rate}, nil); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, stall+2*time.Duration(b.letters/b.rate)*time.Second)
+	defer cancel()
+	var q struct {
+		Redrive struct {
+			Ended *int64
+			Taken int
+		}
+	}
+	err := await.Until(ctx, redrivePoll, "the end of the redrive", func() (bool, error) {
+		err := b.own.Nodes[0].Call(ctx, http.MethodGet, path, nil, &q)
+		return q.Redrive.Ended != nil, err
+	})
+	if err == nil && q.Redrive.Taken != b.letters {
+		err = fmt.Errorf("%w: %d of %d", errNotRedriven, q.Redrive.Taken, b.letters)
+	}
+	return err
 }
 
 // holds waits until so many messages are ready in a queue.
