@@ -139,8 +139,7 @@ func (t taking) cancel(w *responder, r *request) {
 		w.failed(err)
 		return
 	}
-	c := &logpb.Redrive{Cancels: true, Why: "cancelled by " + r.user.GetName()}
-	c.Why = c.Why[:min(len(c.Why), fsm.MaxPauseText)]
+	c := &logpb.Redrive{Cancels: true, Why: fsm.Cut("cancelled by "+r.user.GetName(), fsm.MaxPauseText)}
 	done, err := t.messages.Command(r.Context(), q, &logpb.Command{Kind: logpb.Command_REDRIVE, Redrive: c})
 	if err != nil {
 		w.failed(err)

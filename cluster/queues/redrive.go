@@ -21,7 +21,7 @@ const (
 	// redriveSteps is how many steps of a redrive at a rate there are in a second, if it is not slower.
 	redriveSteps = 10
 	// redriveAgain is when a step that was proposed counts as lost: two of one place do no harm. redriveWait is the
-	// pause before a redrive is looked at again that has to wait for letters to leave, or for the catalog.
+	// pause before a redrive is looked at again that has to wait for letters to leave.
 	redriveAgain = time.Second
 	redriveWait  = 50 * time.Millisecond
 	// redriveAhead is how many letters may be on their way before a redrive adds more.
@@ -60,31 +60,34 @@ func (x *redriver) round(id fsm.GroupID) (again time.Duration) {
 	if left := time.Duration(fsm.Time(r.Paced)-g.Now()) * time.Millisecond; left > 0 {
 		return left
 	}
-	if ahead >= redriveAhead || !x.node.Fresh() {
+	if ahead >= redriveAhead {
 		return redriveWait
 	}
-	b := group.BatchOf(x.next(g, r))
+	v, fresh := x.node.TryFresh(x.node.Life())
+	if !fresh {
+		return redriveAgain // what seems to be gone may be there
+	}
+	b := group.BatchOf(x.next(g, r, v))
 	b.Light = true // it need not wait for what clients publish
 	_ = g.Submit(b)
 	return redriveAgain
 }
 
 // next is the command that a redrive goes on with.
-func (x *redriver) next(g *group.Group, r *logpb.RedriveState) *logpb.Command {
-	of, v := r.Redrive, x.node.View()
-	by, to := catalog.Client{User: of.By}, (*catalog.Queue)(nil)
+func (x *redriver) next(g *group.Group, r *logpb.RedriveState, v *catalog.View) *logpb.Command {
+	of := r.Redrive
+	by, to := catalog.Client{User: of.By}, fsm.QueueID(of.Target)
 	end := func(why string) *logpb.Command {
-		return &logpb.Command{Kind: logpb.Command_REDRIVE, Redrive: &logpb.Redrive{Ends: r.Number, Why: why[:min(len(why), fsm.MaxPauseText)]}}
+		return &logpb.Command{Kind: logpb.Command_REDRIVE, Redrive: &logpb.Redrive{Ends: r.Number, Why: fsm.Cut(why, fsm.MaxPauseText)}}
 	}
-	if of.Target != 0 {
-		q, ok := v.QueueByID(fsm.QueueID(of.Target))
+	if to != 0 {
+		q, ok := v.QueueByID(to)
 		if !ok {
 			return end("the queue that they go to is gone")
 		}
 		if _, err := v.UseQueue(by, catalog.Write, q.VHost, q.Name); err != nil {
 			return end(err.Error())
 		}
-		to = q
 	}
 	s := &peerpb.SelectRequest{}
 	if err := proto.Unmarshal(of.Conditions, s); err != nil {
@@ -98,8 +101,9 @@ func (x *redriver) next(g *group.Group, r *logpb.RedriveState) *logpb.Command {
 	if s.YoungerThan > 0 {
 		s.YoungerThan += passed
 	}
-	s.After, s.UpTo, s.Limit, s.Sources = r.Next, r.UpTo, stepOf(r), to == nil
-	return &logpb.Command{Kind: logpb.Command_REDRIVE_STEP, RedriveStep: step(v, by, g.Spec().VHost, to, r, ready(g, s, x.properties))}
+	s.After, s.UpTo, s.Limit, s.Sources = r.Next, r.UpTo, stepOf(r), to == 0
+	found := ready(g, s, x.properties)
+	return &logpb.Command{Kind: logpb.Command_REDRIVE_STEP, RedriveStep: step(FoundOf(v, by, g.Spec().VHost, logpb.Take_REDRIVE, to, found), r, found.Seen)}
 }
 
 // stepOf is how many messages the next step of a redrive takes at most.
@@ -114,35 +118,50 @@ func stepOf(r *logpb.RedriveState) uint32 {
 	return uint32(n)
 }
 
-// step takes what was found for a redrive by a user: to a queue, or else to where each died. What cannot go there stays.
-func step(v *catalog.View, by catalog.Client, vhost string, to *catalog.Queue, r *logpb.RedriveState, found *peerpb.SelectReply) *logpb.RedriveStep {
-	s := &logpb.RedriveStep{Number: r.Number, After: r.Next, Next: found.Seen}
-	of := map[fsm.QueueID]*logpb.Take{}
+// step takes what was found for a redrive. What cannot go to where it died stays.
+func step(f *Found, r *logpb.RedriveState, seen uint64) *logpb.RedriveStep {
+	return &logpb.RedriveStep{
+		Number: r.Number, After: r.Next, Next: seen, Takes: f.Takes, SourceGone: f.SourceGone, NoSource: f.NoSource, Refused: f.Refused,
+	}
+}
+
+// Found is how ready messages that were found are taken.
+type Found struct {
+	Takes []*logpb.Take // one for each queue that they go to
+	// Letters that stay: their queue is gone, they died in no other one, or the user may not write where they died.
+	SourceGone, NoSource, Refused uint64
+	Why                           error // one of those was refused; nil: none was
+}
+
+// FoundOf says how a user takes what was found in a queue: to another one, or redriven to where each died. to is 0 for
+// what is deleted.
+func FoundOf(v *catalog.View, by catalog.Client, vhost string, action logpb.Take_Action, to fsm.QueueID, found *peerpb.SelectReply) *Found {
+	f, of := &Found{}, map[fsm.QueueID]*logpb.Take{}
 	for i, n := range found.Messages {
 		target := to
-		if to == nil {
+		if action == logpb.Take_REDRIVE && to == 0 {
 			if found.Sources[i] == "" {
-				s.NoSource++
+				f.NoSource++
 				continue
 			}
 			if _, known := v.Queue(vhost, found.Sources[i]); !known {
-				s.SourceGone++
+				f.SourceGone++
 				continue
 			}
 			q, err := v.UseQueue(by, catalog.Write, vhost, found.Sources[i])
 			if err != nil {
-				s.Refused++
+				f.Refused, f.Why = f.Refused+1, err
 				continue
 			}
-			target = q
+			target = q.ID
 		}
-		t := of[target.ID]
+		t := of[target]
 		if t == nil {
-			t = &logpb.Take{Action: logpb.Take_REDRIVE, Target: uint64(target.ID)}
-			of[target.ID] = t
-			s.Takes = append(s.Takes, t)
+			t = &logpb.Take{Action: action, Target: uint64(target)}
+			of[target] = t
+			f.Takes = append(f.Takes, t)
 		}
 		t.Messages = append(t.Messages, n)
 	}
-	return s
+	return f
 }

@@ -96,6 +96,41 @@ var takeRows = suite{test: "TestTakes", title: "Ready messages that are deleted,
 		t.equal("by quoratectl", t.mustCtl(2, "delete_messages", q, "--match", "k=v"), "1")
 		t.settled(q)
 	}},
+	{id: "Q-TK5", what: "message.delete, .move, .copy and .redrive by conditions, and as many as x-limit says; wrong ones are refused, and so is a redrive of a letter that may not go back, with all else that it has found", run: func(t *T) {
+		_, dead, q := t.deadly()
+		to := t.queue("to")
+		for i := range 6 {
+			t.publish(q, body(fmt.Sprint(i)), headers("n", int32(i%2)), func(p *amqp.Publishing) { p.MessageId = fmt.Sprint("id ", i) })
+			t.must(t.mustGet(q).Reject(false))
+		}
+		t.publish(dead, body("no letter"))
+		t.settledTo(dead, 7)
+		c := t.commander(t.open())
+		for _, h := range [][]any{
+			{"x-limit", int64(0)}, {"x-limit", int64(1001)}, {"x-older-than", int64(0)}, {"x-reason", int64(1)}, {"x-match", "n=1"}, {"x-limit", int64(1), "x-target-queue", to},
+		} {
+			c.do("message.delete", amqp.PreconditionFailed, false, append([]any{"x-queue", dead}, h...)...)
+		}
+		c.do("message.move", amqp.PreconditionFailed, false, "x-queue", dead, "x-reason", "rejected")
+		other := t.commander(t.user("u", "^$", "^amq", ".*"))
+		other.do("message.redrive", amqp.AccessRefused, false, "x-queue", dead, "x-limit", int64(7))
+		t.equal("nothing is taken", t.ready(dead), 7)
+
+		c.do("message.delete", 0, true, "x-queue", dead, "x-message-id", "id 0")
+		c.do("message.copy", 0, true, "x-queue", dead, "x-target-queue", to, "x-match", amqp.Table{"n": int32(1)}, "x-limit", int64(1))
+		t.equal("copy", string(t.take1(to).Body), "1")
+		c.do("message.move", 0, true, "x-queue", dead, "x-target-queue", to, "x-match", amqp.Table{"n": "1"}, "x-younger-than", int64(3_600_000))
+		t.equal("moved", bodies([]*amqp.Delivery{t.take1(to), t.take1(to), t.take1(to)}), "1 3 5")
+		c.do("message.delete", 0, true, "x-queue", dead, "x-older-than", int64(3_600_000))
+		c.do("message.redrive", 0, true, "x-queue", dead, "x-reason", "expired")
+		c.do("message.redrive", 0, true, "x-queue", dead, "x-source", q, "x-reason", "rejected", "x-limit", int64(1))
+		d := t.take1(q)
+		t.equal("redriven", fmt.Sprint(string(d.Body), d.Headers["x-redriven"]), "21")
+		t.must(d.Ack(false))
+		c.do("message.redrive", 0, true, "x-queue", dead, "x-message", int64(t.peek(dead, "").Items[0].Number))
+		t.equal("by number", string(t.take1(q).Body), "4")
+		t.settledTo(dead, 1)
+	}},
 	{id: "Q-RD1", what: "redriven: back to the queues where they died, with x-redriven, once for each time; those of a queue that is gone stay and are counted; selected by reason and source; to another queue", run: func(t *T) {
 		x, dead, q := t.deadly()
 		other := t.queue("other", "x-dead-letter-exchange", x, "x-message-ttl", int32(1))
