@@ -80,6 +80,11 @@ func (x *redriver) next(g *group.Group, r *logpb.RedriveState, v *catalog.View) 
 	end := func(why string) *logpb.Command {
 		return &logpb.Command{Kind: logpb.Command_REDRIVE, Redrive: &logpb.Redrive{Ends: r.Number, Why: fsm.Cut(why, fsm.MaxPauseText)}}
 	}
+	if from, ok := v.QueueByID(g.Spec().Queue); ok { // else it is about to end
+		if _, err := v.TakeFrom(by, from.VHost, from.Name); err != nil {
+			return end(err.Error())
+		}
+	}
 	if to != 0 {
 		q, ok := v.QueueByID(to)
 		if !ok {

@@ -291,13 +291,14 @@ var redriveRows = []row{
 		r = t.redriven(dead, n)
 		t.equal("the target is gone", r["why"], "the queue that they go to is gone")
 	}},
-	{id: "Q-RD5", what: "who began it may not write where they died, or not any more: they stay, and are counted; one that is to go to one queue ends", run: func(t *T) {
+	{id: "Q-RD5", what: "who began it may not write where they died, they stay, and are counted; one that is to go to one queue, or of a queue that may not be read any more, ends", run: func(t *T) {
 		_, dead, q := t.deadly()
-		t.publishN(q, 3)
-		for range 3 {
+		const n = 15
+		t.publishN(q, n)
+		for range n {
 			t.must(t.mustGet(q).Reject(false))
 		}
-		t.settledTo(dead, 3)
+		t.settledTo(dead, n)
 		t.must(t.Nodes[0].SetUser(t.ctx, t.name("w"), "secret", "management"))
 		t.must(t.Nodes[0].SetPermissions(t.ctx, t.name("w"), "^$", "^$", ".*"))
 		as := func(args ...string) (string, int) {
@@ -306,11 +307,24 @@ var redriveRows = []row{
 		if out, code := as("redrive", dead, "--rate", "100"); code != 0 || !strings.Contains(out, "0") {
 			t.Errorf("%d: %s", code, out)
 		}
-		t.equal("refused", t.redriveOf(dead)["refused"], 3.0)
+		t.equal("refused", t.redriveOf(dead)["refused"], float64(n))
 		if out, code := as("redrive", dead, q, "--rate", "100"); code == 0 {
 			t.Errorf("redriven: %s", out)
 		}
-		t.settledTo(dead, 3)
+		t.settledTo(dead, n)
+
+		t.must(t.Nodes[0].SetPermissions(t.ctx, t.name("w"), "^$", ".*", ".*"))
+		if out, code := as("redrive", dead, "--rate", "1", "--detach"); code != 0 {
+			t.Errorf("%d: %s", code, out)
+		}
+		number, _ := t.redriveOf(dead)["number"].(float64)
+		t.must(t.Nodes[0].SetPermissions(t.ctx, t.name("w"), "^$", ".*", "^$"))
+		if why := fmt.Sprint(t.redriven(dead, number)["why"]); !strings.Contains(why, "refused") {
+			t.Errorf("it ends because %q", why)
+		}
+		if t.ready(dead) == 0 {
+			t.Error("all are redriven")
+		}
 	}},
 }
 
