@@ -279,6 +279,7 @@ const (
 	MaxSettleReason      = 255              // bytes
 	MaxPauseText         = 255              // bytes: who pauses a queue, and why
 	MaxSettleDescription = 4096
+	MaxConditions        = 4096 // bytes: which messages a redrive is about
 )
 
 // Message is one outgoing message to a consumer.

@@ -96,7 +96,7 @@ type Machine interface {
 	// state. 0 means never; an instant in the past means at once.
 	NextDeadline() Time
 	// Resume adds what a new leader still owes: the notice that the queue is to
-	// be deleted, or that its outbox has letters. Deliveries are not repeated
+	// be deleted, that its outbox has letters, or that a redrive goes on. Deliveries are not repeated
 	// here; sessions ask for them with Resync.
 	Resume(eff *Effects)
 }
@@ -170,6 +170,8 @@ type Effects struct {
 	Rest iter.Seq[uint64]
 	// Outbox is set if there are dead letters to route or to forward.
 	Outbox bool
+	// Redrive is set if the leader is to go on with a redrive.
+	Redrive bool
 	// Gone is set once the queue has ended (lease, auto-delete, delete); its
 	// catalog record must be removed.
 	Gone bool
@@ -209,6 +211,7 @@ func (e *Effects) Add(o *Effects) {
 		e.Rest = o.Rest
 	}
 	e.Outbox = e.Outbox || o.Outbox
+	e.Redrive = e.Redrive || o.Redrive
 	e.Gone = e.Gone || o.Gone
 	e.SuspicionChanged = e.SuspicionChanged || o.SuspicionChanged
 	e.Choosers = e.Choosers || o.Choosers
@@ -217,7 +220,7 @@ func (e *Effects) Add(o *Effects) {
 // Empty reports whether there is no effect.
 func (e *Effects) Empty() bool {
 	return len(e.Deliveries)+len(e.DeadLetters)+len(e.Timeouts)+len(e.LateAcks)+len(e.Cancelled)+len(e.Tellings)+len(e.Short)+len(e.Released) == 0 &&
-		e.Rest == nil && !e.Outbox && !e.Gone && !e.SuspicionChanged && !e.Choosers
+		e.Rest == nil && !e.Outbox && !e.Redrive && !e.Gone && !e.SuspicionChanged && !e.Choosers
 }
 
 // ConsumerID identifies a consumer of a queue by its session and the number

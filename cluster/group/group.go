@@ -408,7 +408,7 @@ func (g *Instance) Wanted(now time.Time) bool {
 	return at != 0 && now.UnixNano()-at < int64(election.WantValid)
 }
 
-// Patience implements election.Electable: nothing is due sooner, nobody holds a message, and no letter is on its way.
+// Patience implements election.Electable: nothing is due sooner, nobody holds a message, no letter is on its way, and no redrive goes on.
 func (g *Instance) Patience() time.Duration {
 	if hasUnapplied(g.Raft(), g.store) {
 		return 0

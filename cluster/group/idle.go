@@ -8,6 +8,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/election"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 )
 
 // Leaderless reports whether raft knows of no leader.
@@ -78,5 +79,5 @@ func (a *applier) rests(last uint64, far func(deadline fsm.Time) bool, s *settin
 		return false
 	}
 	d := a.machine.NextDeadline()
-	return !a.stopped && a.has(last) && (d == 0 || far(d)) && a.machine.Stats().Outbox.Messages == 0 && !s.wait(a.machine.Config())
+	return !a.stopped && a.has(last) && (d == 0 || far(d)) && a.machine.Stats().Outbox.Messages == 0 && !queue.GoesOn(a.machine.Outlook().Redrive) && !s.wait(a.machine.Config())
 }

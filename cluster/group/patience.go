@@ -7,6 +7,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/replica"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -56,7 +57,7 @@ func (a *applier) patience(now fsm.Time) (least time.Duration) {
 	}
 	s, due := a.machine.Stats(), a.machine.NextDeadline()
 	switch {
-	case s.Unacknowledged.Messages > 0, s.Outbox.Messages > 0:
+	case s.Unacknowledged.Messages > 0, s.Outbox.Messages > 0, queue.GoesOn(a.machine.Outlook().Redrive):
 		return 0
 	case due == 0:
 		return replica.Never

@@ -26,6 +26,7 @@ func (r *Record) checkRest(i *Instance, led uint64) {
 		invariants.Assert(r.configAt <= r.at.Index, "R1: the members are committed")
 		invariants.Assert(!r.leads || !i.proposer.busy(), "R1: nobody waits for an answer")
 		invariants.Assert(!r.leads || i.applier.machine.Stats().Outbox.Messages == 0, "R1: no letter waits to be forwarded")
+		invariants.Assert(!r.leads || !queue.GoesOn(i.applier.machine.Outlook().Redrive), "R1: no redrive goes on")
 	}
 }
 

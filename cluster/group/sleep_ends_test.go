@@ -11,6 +11,7 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // restless lets groups sleep only when a test says so.
@@ -233,6 +234,31 @@ func TestLetterKeepsAwake(t *testing.T) {
 	if rests() {
 		t.Error("it could sleep with a letter")
 	}
+}
+
+// A queue does not sleep while a redrive of it goes on: nobody would go on with it.
+func TestRedriveKeepsAwake(t *testing.T) {
+	t.Parallel()
+	n := mustHost(t, t.TempDir(), restless)
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	rests := func() bool {
+		_, ok := g.in().Idle(time.Millisecond)
+		return ok
+	}
+	mustSubmit(t, g, enqueues(1, -1, "a"))
+	await(t, "it could sleep", rests)
+	mustSubmit(t, g, BatchOf(&logpb.Command{Kind: logpb.Command_REDRIVE, Redrive: &logpb.Redrive{Rate: 1}}))
+	await(t, "a redrive goes on", func() (does bool) {
+		g.View(func(m *queue.Machine) { does = queue.GoesOn(m.Outlook().Redrive) })
+		return does
+	})
+	i := g.in()
+	await(t, "nothing is under way", func() bool { return !i.proposer.busy() && !i.attendant.Watched() })
+	if rests() {
+		t.Error("it could sleep in a redrive")
+	}
+	mustSubmit(t, g, BatchOf(&logpb.Command{Kind: logpb.Command_REDRIVE, Redrive: &logpb.Redrive{Cancels: true}}))
+	await(t, "it could sleep again", rests)
 }
 
 // A leader that has slept stamps as if it had not: in the middle of a term it does not follow a step of all clocks that is

@@ -3,6 +3,7 @@ package group
 import (
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // Stats are the numbers of one queue: all that lists, overviews and scrapes read of its machine. They
@@ -35,12 +36,13 @@ type Stats struct {
 	Listed      bool // it may have consumers to list, such as are cancelled included
 	DeadLetters bool // messages that expire become dead letters
 
-	Priority   uint8        // of the ready messages, if all have the same
-	Priorities []uint64     // how many are ready of each priority, from 0; nil: all have the same
-	Use        *Use         // by consumers; nil: there is none
-	Ages       *Ages        // of the messages; nil: none is ready, unacknowledged or scheduled
-	Pause      *queue.Pause // of its consumers; nil: there is none
-	Rest       *queue.Stats // all of the machine's; nil: those that have no field here are 0, see All
+	Priority   uint8               // of the ready messages, if all have the same
+	Priorities []uint64            // how many are ready of each priority, from 0; nil: all have the same
+	Use        *Use                // by consumers; nil: there is none
+	Ages       *Ages               // of the messages; nil: none is ready, unacknowledged or scheduled
+	Pause      *queue.Pause        // of its consumers; nil: there is none
+	Redrive    *logpb.RedriveState // the last one; nil: there was none
+	Rest       *queue.Stats        // all of the machine's; nil: those that have no field here are 0, see All
 }
 
 // Use is how consumers use a queue.
@@ -74,7 +76,7 @@ func StatsOf(m *queue.Machine) Stats {
 		Applied: m.Index(), Revision: config.GetRevision(), Clock: all.Clock,
 		NextDeadline: m.NextDeadline(), NextExpiry: next.NextExpiry, LeaseEnd: next.LeaseEnd,
 		Ready: all.Ready, Unacknowledged: all.Unacknowledged, Returned: next.Returned, Consumers: all.Consumers,
-		Phase: all.Phase, DeadLetters: config.GetDeadLetter(), Pause: next.Pause,
+		Phase: all.Phase, DeadLetters: config.GetDeadLetter(), Pause: next.Pause, Redrive: next.Redrive,
 	}
 	s.LastActive, s.InUse = m.Activity()
 	s.NextScheduled, s.LastScheduled = m.ScheduledSpan()

@@ -138,6 +138,7 @@ type Led struct {
 	queue.Stats       // as queue.Stats.Add adds; of the scheduled messages without those in stores of exchanges
 	Queues            int
 	Paused            int // of them: their consumers are handed nothing
+	Redriving         int // of them: a redrive of their messages goes on
 	ConsumersTimedOut int
 	ByCredit          int // consumers that take by credit: those of AMQP 1.0
 	// Ages of the oldest messages; 0: there is none.

@@ -70,7 +70,7 @@ func TestPage(t *testing.T) {
 			}},
 			Links: Links{Peers: []peer.PeerStatus{{Node: "n2", Alive: true, Linked: true, Backlog: 10, Sent: 110, RoundTrip: time.Millisecond}, {Node: "n3"}}},
 			Log:   raftlog.Metrics{DiskBytes: 100, CacheHits: 5, Syncs: durations.Counts{Of: took(5, 6)}},
-			Queues: Queues{Declared: 9, DeclaresTolerated: 112, DeclaresAdopted: 113, UnexpectedAnswers: 20, RefusedCommands: 22, Led: Led{Queues: 3, Paused: 108, ByCredit: 1, ConsumersTimedOut: 102, OldestReady: 109_000, OldestUnacked: 103_000, OldestScheduled: 110_500, Stats: queue.Stats{Consumers: 2, Ready: queue.Count{Messages: 10, Bytes: 1000}, Unacknowledged: queue.Count{Messages: 4, Bytes: 400},
+			Queues: Queues{Declared: 9, DeclaresTolerated: 112, DeclaresAdopted: 113, UnexpectedAnswers: 20, RefusedCommands: 22, Led: Led{Queues: 3, Paused: 108, Redriving: 111, ByCredit: 1, ConsumersTimedOut: 102, OldestReady: 109_000, OldestUnacked: 103_000, OldestScheduled: 110_500, Stats: queue.Stats{Consumers: 2, Ready: queue.Count{Messages: 10, Bytes: 1000}, Unacknowledged: queue.Count{Messages: 4, Bytes: 400},
 				Outbox: queue.Count{Messages: 1, Bytes: 101}, Waiting: queue.Count{Messages: 1}, Delayed: queue.Count{Messages: 104}, Deferred: queue.Count{Messages: 105}, Parked: queue.Count{Messages: 106}, Locked: 107, Scheduled: queue.Count{Messages: 6}},
 				Times: Times{NextExpiry: 2500, TickLag: 1500, Ahead: 250}, Delayed: []Delayed{{"/", "x", 5, 1500}, {"/", "y", 0, 0}}}},
 			DeadLetters: DeadLetters{LostOnce: 13, Deaths: group.Deaths{
@@ -149,7 +149,7 @@ func TestPage(t *testing.T) {
 		`quorate_consumer_timeout_actions_total{action="channel_close"} 3`, `quorate_consumer_timeout_actions_total{action="get"} 4`,
 		`quorate_dead_letter_outbox_depth 1`, `quorate_dead_letter_outbox_waiting 1`, `quorate_dead_letter_outbox_bytes 101`,
 		`quorate_consumers_timed_out 102`, `quorate_consumer_oldest_unacked_seconds 103`, `quorate_queue_oldest_ready_seconds 109`, `quorate_queue_oldest_scheduled_seconds 110.5`, `quorate_queue_messages_delayed_retry 104`, `quorate_queue_messages_deferred 105`,
-		`quorate_queue_messages_parked 106`, `quorate_queue_messages_locked 107`, `quorate_queues_paused 108`, `quorate_drifted_declares_total{outcome="tolerated"} 112`, `quorate_drifted_declares_total{outcome="adopted"} 113`, `rabbitmq_consumers 2`, `rabbitmq_global_consumers{protocol="amqp091"} 1`,
+		`quorate_queue_messages_parked 106`, `quorate_queue_messages_locked 107`, `quorate_queues_paused 108`, `quorate_queues_redriving 111`, `quorate_drifted_declares_total{outcome="tolerated"} 112`, `quorate_drifted_declares_total{outcome="adopted"} 113`, `rabbitmq_consumers 2`, `rabbitmq_global_consumers{protocol="amqp091"} 1`,
 		`rabbitmq_queue_messages_ready 10`, `rabbitmq_queue_messages_unacked 4`, `rabbitmq_queue_messages_ready_bytes 1000`, `rabbitmq_queue_messages_unacked_bytes 400`,
 		`rabbitmq_global_messages_dead_lettered_expired_total{dead_letter_strategy="disabled",queue_type="rabbit_quorum_queue"} 1`,
 		`rabbitmq_global_messages_dead_lettered_expired_total{dead_letter_strategy="at_most_once",queue_type="rabbit_quorum_queue"} 2`,

@@ -306,6 +306,7 @@ var table = []metric{
 	}},
 	{"rabbitmq_queues", gauge, nil, "Queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Queues })},
 	{"quorate_queues_paused", gauge, nil, "Queues that this node leads whose consumers are paused", one(func(s *Stats) int { return s.Queues.Led.Paused })},
+	{"quorate_queues_redriving", gauge, nil, "Queues that this node leads of which a redrive goes on", one(func(s *Stats) int { return s.Queues.Led.Redriving })},
 	{"rabbitmq_consumers", gauge, nil, "Consumers of the queues that this node leads", sumOf(consumers)},
 	{"rabbitmq_queue_consumers", gauge, nil, "Consumers of the queues that this node leads", sumOf(consumers)},
 	{"rabbitmq_queue_messages_ready", gauge, nil, "Messages that are ready in the queues that this node leads", sumOf(ready)},

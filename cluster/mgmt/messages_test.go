@@ -49,7 +49,7 @@ func (w *world) NameLocked(_ *catalog.Queue, token string, c *logpb.Command) boo
 	return token == "T" || token == "lost"
 }
 
-// Command renews until 5000, at 1000, unless the lock is lost. Kicks, unparks and pauses are answered with
+// Command renews until 5000, at 1000, unless the lock is lost. Kicks, unparks, pauses and redrives are answered with
 // results, one after the other. All that a Take names is taken.
 func (w *world) Command(_ context.Context, _ *catalog.Queue, c ...*logpb.Command) (r []fsm.Result, err error) {
 	w.commands = append(w.commands, c...)
@@ -59,7 +59,7 @@ func (w *world) Command(_ context.Context, _ *catalog.Queue, c ...*logpb.Command
 			r = append(r, fsm.Result{Count: uint64(len(c.Take.Messages))})
 		}
 		return r, nil
-	case c[0].Kick != nil || c[0].Unpark != nil || c[0].Pause != nil:
+	case c[0].Kick != nil || c[0].Unpark != nil || c[0].Pause != nil || c[0].Redrive != nil:
 		n := w.results[0]
 		w.results = w.results[1:]
 		return []fsm.Result{{Count: n}}, nil

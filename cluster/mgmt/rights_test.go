@@ -128,6 +128,8 @@ var needs = map[string]need{
 	"POST /api/queues/{vhost}/{name}/messages/move":                        {management, "read"}, // and write, where they go
 	"POST /api/queues/{vhost}/{name}/messages/copy":                        {management, "read"},
 	"POST /api/queues/{vhost}/{name}/redrive":                              {management, "read"},
+	"DELETE /api/queues/{vhost}/{name}/redrive":                            {management, "read"},
+	"GET /api/queues/{vhost}/{name}/letters":                               {management, "read"},
 	"GET /api/queues/{vhost}/{name}/messages/peek":                         {management, "read"},
 	"GET /api/queues/{vhost}/{name}/deaths":                                {management, "read"},
 	"GET /api/queues/{vhost}/{name}/explain":                               {management, "read"},

@@ -1,10 +1,14 @@
 package mgmt
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
@@ -16,6 +20,8 @@ import (
 // Bounds of one request that takes messages.
 const (
 	maxTaken = 1000
+	// maxRedriveRate is how many messages a second may be asked for: a redrive makes at most 10 steps in that time.
+	maxRedriveRate = 10_000
 	// searchesAtOnce is how many bounded searches it makes until it has found as many as it may take.
 	searchesAtOnce = 100
 )
@@ -25,6 +31,7 @@ const (
 type taking struct {
 	messages Messages
 	action   logpb.Take_Action
+	goesOn   bool // it is a redrive that the queue goes on with
 }
 
 // conditions are the keys of a body that say which messages are meant.
@@ -35,8 +42,19 @@ func (t taking) perform(w *responder, r *request) {
 	if !ok || !w.hasQueue(r, r.PathValue("vhost"), r.PathValue("name")) {
 		return
 	}
+	_, rated := b["rate"]
+	_, all := b["all"]
+	t.goesOn = t.action == logpb.Take_REDRIVE && (rated || all)
 	by := catalog.Client{User: r.user.GetName()}
 	from, err := r.view.TakeFrom(by, r.PathValue("vhost"), r.PathValue("name"))
+	if err != nil {
+		w.failed(err)
+		return
+	}
+	redrive := &logpb.Redrive{By: by.User}
+	if t.goesOn {
+		err = b.bounds(redrive)
+	}
 	if err != nil {
 		w.failed(err)
 		return
@@ -57,9 +75,77 @@ func (t taking) perform(w *responder, r *request) {
 		w.failed(err)
 		return
 	}
+	if t.goesOn {
+		if to != nil {
+			redrive.Target, redrive.To = uint64(to.ID), to.Name
+		}
+		n, err := t.begin(r, from, redrive, s)
+		w.result(api.Redriving{Number: n}, err)
+		return
+	}
 	s.Sources = t.action == logpb.Take_REDRIVE && to == nil
 	answer, err := t.take(r, by, from, to, s)
 	w.result(answer, err)
+}
+
+// bounds reads how a redrive that the queue goes on with is bounded, and takes that out of the body.
+func (b body) bounds(to *logpb.Redrive) error {
+	if v, given := b["all"]; given && v != true {
+		return fsm.Refuse(fsm.Precondition, "all must be true")
+	}
+	for key, at := range map[string]*uint64{"rate": &to.Rate, "limit": &to.Limit} {
+		if _, given := b[key]; !given {
+			continue
+		}
+		var err error
+		if *at, err = strconv.ParseUint(b.word(key), 10, 63); err != nil || *at == 0 || to.Rate > maxRedriveRate {
+			return fsm.Refuse(fsm.Precondition, fmt.Sprintf("rate must be a whole number from 1 to %d, and limit one from 1", maxRedriveRate))
+		}
+	}
+	for _, key := range []string{"messages", "after"} {
+		if _, given := b[key]; given {
+			return fsm.Refuse(fsm.Precondition, key+" cannot be given with rate or all")
+		}
+	}
+	for _, key := range []string{"all", "rate", "limit"} {
+		delete(b, key)
+	}
+	return nil
+}
+
+// begin has a queue begin a redrive, and go on with it.
+func (t taking) begin(r *request, from *catalog.Queue, c *logpb.Redrive, s *peerpb.SelectRequest) (number uint64, err error) {
+	s.Limit = 0
+	if c.Conditions, err = proto.Marshal(s); err != nil {
+		return 0, err
+	}
+	if len(c.Conditions) > fsm.MaxConditions {
+		return 0, fsm.Refuse(fsm.Precondition, fmt.Sprintf("the conditions take more than %d bytes", fsm.MaxConditions))
+	}
+	done, err := t.messages.Command(r.Context(), from, &logpb.Command{Kind: logpb.Command_REDRIVE, Redrive: c})
+	if err != nil {
+		return 0, err
+	}
+	return done[0].Count, nil
+}
+
+// cancel ends the redrive that a queue goes on with.
+func (t taking) cancel(w *responder, r *request) {
+	q := w.usable(r, catalog.Read)
+	if q == nil {
+		return
+	}
+	if err := catalog.CheckTake(r.view.FSMVersion(), q, nil); err != nil {
+		w.failed(err)
+		return
+	}
+	c := &logpb.Redrive{Cancels: true, Why: fsm.Cut("cancelled by "+r.user.GetName(), fsm.MaxPauseText)}
+	done, err := t.messages.Command(r.Context(), q, &logpb.Command{Kind: logpb.Command_REDRIVE, Redrive: c})
+	if err != nil {
+		w.failed(err)
+		return
+	}
+	w.answer(http.StatusOK, api.Changed{Changed: done[0].Count > 0})
 }
 
 // take takes what a selection finds. Nothing is taken of what one search finds if some of it is to go where the user may
@@ -90,10 +176,58 @@ func (t taking) take(r *request, by catalog.Client, from, to *catalog.Queue, s *
 			break // it has never had a message
 		}
 	}
-	if s.After < s.UpTo {
-		answer.Next = fmt.Sprintf("%d-%d", s.After, s.UpTo)
-	}
+	answer.Next = next(s.After, s.UpTo)
 	return answer, nil
+}
+
+// next is where to go on after a search; empty: it has seen all.
+func next(seen, upTo uint64) string {
+	if seen >= upTo {
+		return ""
+	}
+	return fmt.Sprintf("%d-%d", seen, upTo)
+}
+
+// goOn has a search go on after another one.
+func goOn(s *peerpb.SelectRequest, next string) error {
+	if n, _ := fmt.Sscanf(next, "%d-%d", &s.After, &s.UpTo); n != 2 || s.UpTo == 0 {
+		return fsm.Refuse(fsm.Precondition, "after must be the value next of an answer")
+	}
+	return nil
+}
+
+// letters counts what one search sees by its last death in another queue: for who may read the queue.
+func (ms messages) letters(w *responder, r *request) {
+	s := &peerpb.SelectRequest{Count: true}
+	if q := r.URL.Query(); q.Has("after") {
+		if err := goOn(s, q.Get("after")); err != nil {
+			w.failed(err)
+			return
+		}
+	}
+	q := w.readable(r)
+	if q == nil {
+		return
+	}
+	found, err := ms.messages.Select(r.Context(), q, s)
+	if err != nil {
+		w.failed(err)
+		return
+	}
+	answer := api.Letters{Kinds: []api.LetterKind{}, Next: next(found.Seen, found.UpTo)}
+	for _, c := range found.Counts {
+		answer.Messages += c.Messages
+		switch {
+		case c.Other:
+			answer.Other = c.Messages
+		case c.Reason == "":
+			answer.NoSource = c.Messages
+		default:
+			answer.Kinds = append(answer.Kinds, api.LetterKind{Reason: c.Reason, Source: c.Source, Messages: c.Messages})
+		}
+	}
+	slices.SortStableFunc(answer.Kinds, func(a, b api.LetterKind) int { return cmp.Compare(b.Messages, a.Messages) })
+	w.answer(http.StatusOK, answer)
 }
 
 // commands returns what takes the messages found: one command for each queue they go to.
@@ -165,8 +299,8 @@ func (b body) selection(action logpb.Take_Action) (s *peerpb.SelectRequest, err 
 	}
 	s.Limit = uint32(limit)
 	if _, given := b["after"]; given {
-		if n, _ := fmt.Sscanf(b.word("after"), "%d-%d", &s.After, &s.UpTo); n != 2 || s.UpTo == 0 {
-			return nil, fsm.Refuse(fsm.Precondition, "after must be the value next of an answer")
+		if err := goOn(s, b.word("after")); err != nil {
+			return nil, err
 		}
 	}
 	headers, err := b.object("headers")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -89,4 +90,75 @@ func TestTakes(t *testing.T) {
 		want{"mona", "POST", at + "redrive", "", 401, "…Access refused."},
 	)
 	did()
+}
+
+// TestLetters: letters are counted by kind, the largest first; what has no death, or one of too many kinds, is apart.
+func TestLetters(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "q", false)
+	const at = "/api/queues/%2F/q/letters"
+	w.selections = []*peerpb.SelectReply{{Seen: 8, UpTo: 9, Counts: []*peerpb.LetterCount{
+		{Messages: 1}, {Reason: "expired", Source: "a", Messages: 2}, {Reason: "rejected", Source: "b", Messages: 3}, {Other: true, Messages: 4},
+	}}}
+	w.check(
+		want{"root", "GET", at + "?after=4-9", "", 200, `{"messages":10,"kinds":[{"reason":"rejected","source":"b","messages":3},{"reason":"expired","source":"a","messages":2}],"no_source":1,"other":4,"next":"8-9"}`},
+		want{"root", "GET", at, "", 200, `{"messages":0,"kinds":[],"no_source":0,"other":0,"next":""}`},
+		want{"root", "GET", at + "?after=4", "", 400, "…after must be the value next of an answer"},
+		want{"mona", "GET", at, "", 401, "…Access refused."},
+	)
+	for i, s := range []*peerpb.SelectRequest{{Count: true, After: 4, UpTo: 9}, {Count: true}} {
+		if !proto.Equal(w.selected[i], s) {
+			t.Errorf("searched for %v, not %v", w.selected[i], s)
+		}
+	}
+}
+
+// TestRedrives: with a rate, or for all, a queue begins a redrive and goes on with it by itself; it is cancelled.
+func TestRedrives(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "q", false)
+	w.queue("/", "to", false)
+	to, _ := w.catalog.View().Queue("/", "to")
+	const at = "/api/queues/%2F/q/redrive"
+	w.results = []uint64{7, 8, 1, 0}
+	w.check(
+		want{"root", "POST", at, `{"rate":100,"limit":5000,"reason":"expired","headers":{"a":1},"older_than":9,"to":"to"}`, 200, `{"number":7}`},
+		want{"root", "POST", at, `{"all":true}`, 200, `{"number":8}`},
+		want{"root", "DELETE", at, "", 200, `{"changed":true}`},
+		want{"root", "DELETE", at, "", 200, `{"changed":false}`},
+	)
+	for i, c := range []*logpb.Redrive{
+		{By: "root", Rate: 100, Limit: 5000, Target: uint64(to.ID), To: "to"}, {By: "root"}, {Cancels: true, Why: "cancelled by root"}, {Cancels: true, Why: "cancelled by root"},
+	} {
+		var s peerpb.SelectRequest
+		if err := proto.Unmarshal(w.commands[i].Redrive.Conditions, &s); err != nil {
+			t.Fatal(err)
+		}
+		asked := &peerpb.SelectRequest{}
+		if i == 0 {
+			asked = &peerpb.SelectRequest{Reason: "expired", Headers: map[string]string{"a": "1"}, OlderThan: 9}
+		}
+		if w.commands[i].Redrive.Conditions = nil; !proto.Equal(w.commands[i].Redrive, c) || !proto.Equal(&s, asked) {
+			t.Errorf("%d: %v of %v, not %v of %v", i, w.commands[i].Redrive, &s, c, asked)
+		}
+	}
+	w.commands = nil
+	const paced = "rate must be a whole number from 1 to 10000, and limit one from 1"
+	for body, reason := range map[string]string{
+		`{"rate":0}`: paced, `{"rate":10001}`: paced, `{"rate":1.5}`: paced, `{"rate":1,"limit":0}`: paced, `{"all":false}`: "all must be true",
+		`{"all":true,"messages":[1]}`: "messages cannot be given with rate or all", `{"all":true,"after":"2-9"}`: "after cannot be given with rate or all",
+		`{"all":true,"message_id":"` + strings.Repeat("x", 5000) + `"}`: "the conditions take more than 4096 bytes",
+	} {
+		w.check(want{"root", "POST", at, body, 400, fmt.Sprintf(`{"error":"bad_request","reason":%q}`, reason)})
+	}
+	w.check(
+		want{"root", "POST", at, `{"all":true,"header":1}`, 400, "…header is no condition"},
+		want{"root", "POST", "/api/queues/%2F/q/messages/move", `{"rate":1,"to":"to"}`, 400, "…rate is no condition"},
+		want{"mona", "POST", at, `{"all":true}`, 401, "…Access refused."},
+		want{"mona", "DELETE", at, "", 401, "…Access refused."},
+		want{"root", "DELETE", "/api/queues/%2F/none/redrive", "", 404, `{"error":"not_found","reason":"queue_not_found"}`},
+	)
+	if len(w.commands) > 0 {
+		t.Errorf("%v were sent", w.commands)
+	}
 }

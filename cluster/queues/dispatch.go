@@ -92,6 +92,9 @@ func (x *Queues) Perform(g *group.Group, w *group.Work) {
 	if w.Outbox {
 		x.letters.Forward(g)
 	}
+	if w.Redrive {
+		x.dispatcher.redriver.rounds.Add(g.Spec().Group)
+	}
 	if w.Choosers {
 		x.dispatcher.chooser.rounds.Add(g.Spec().Group)
 	}
@@ -264,6 +267,8 @@ type dispatcher struct {
 	links  *links
 	// chooser serves consumers with selectors.
 	chooser *chooser
+	// redriver goes on with redrives.
+	redriver *redriver
 	// readsStored reports whether a node reads payloads from its own log.
 	readsStored func(node string) bool
 	// replica returns this node's replica of a group; nil: it has none.

@@ -1,5 +1,5 @@
 // Package queues is what happens at the leaders of queues: it brings what their groups have committed
-// to the sessions concerned, at any node, sends their dead letters, and answers what is asked about
+// to the sessions concerned, at any node, sends and redrives their dead letters, and answers what is asked about
 // them: how many messages they have, and which, for people, backups and comparisons. It also knows
 // the way to each leader.
 //
@@ -108,6 +108,7 @@ func New(c Config) *Queues {
 	x.dispatcher = dispatcher{
 		Node: n, routes: x.Routes, links: &links{Node: n, transmit: n.Mesh.Send, unsent: map[unsent]struct{}{}},
 		chooser:     newChooser(n, c.Fields),
+		redriver:    newRedriver(n, c.Properties),
 		readsStored: func(to string) bool { return n.Mesh.ReadsStored(to) },
 		replica: func(id fsm.GroupID) member {
 			if g := n.Groups.Group(id); g != nil {
@@ -139,9 +140,10 @@ func (x *Queues) Serve() {
 	})
 }
 
-// Close stops the dead letters and the search for consumers with selectors.
+// Close stops the dead letters, the redrives and the search for consumers with selectors.
 func (x *Queues) Close() {
 	x.letters.Close()
+	x.dispatcher.redriver.rounds.Stop()
 	x.dispatcher.chooser.rounds.Stop()
 }
 

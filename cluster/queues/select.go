@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm"
@@ -14,8 +15,12 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// maxSelected bounds the messages of one answer, see queue.Machine's Take.
-const maxSelected = 1000
+const (
+	// maxSelected bounds the messages of one answer, see queue.Machine's Take.
+	maxSelected = 1000
+	// maxLetterKinds bounds the kinds of letters that one answer tells apart.
+	maxLetterKinds = 100
+)
 
 // Select asks the leader of a queue for the numbers of ready messages that meet the conditions of r, the oldest
 // first. Messages may be handed out before the answer comes.
@@ -29,19 +34,28 @@ func (x *Inspector) Select(ctx context.Context, q *catalog.Queue, r *peerpb.Sele
 }
 
 // selectReady searches a led queue, once nothing in it is due. The empty entry committed first ensures that this node
-// does lead it. It stops at the bounds of a search: what it has not seen is for another request.
+// does lead it.
 func (x *Inspector) selectReady(req *peerpb.SelectRequest) *peerpb.SelectReply {
-	r := &peerpb.SelectReply{Seen: req.After, UpTo: req.UpTo}
 	g := x.node.LedGroup(fsm.GroupID(req.Group), fsm.QueueID(req.Queue))
 	if g == nil || g.Barrier(statsTimeout) != nil || g.Expire(statsTimeout) != nil {
-		return r
+		return &peerpb.SelectReply{}
 	}
+	r := ready(g, req, x.properties)
 	r.Leader = true
+	return r
+}
+
+// ready searches a queue for what is ready. It stops at the bounds of a search: what it has not seen is for another one.
+func ready(g *group.Group, req *peerpb.SelectRequest, properties propertyReader) *peerpb.SelectReply {
+	r := &peerpb.SelectReply{Seen: req.After, UpTo: req.UpTo}
 	s := selection{SelectRequest: req, name: g.Spec().Name, now: g.Now(), payload: func(ref fsm.Ref) (fsm.Payload, error) {
 		raw, err := g.Payload(ref)
 		return fsm.Readable(raw), err
-	}, properties: x.properties}
-	limit := min(int(req.Limit), maxSelected)
+	}, properties: properties}
+	limit, kinds := min(int(req.Limit), maxSelected), letterKinds{at: map[kindOfLetter]*peerpb.LetterCount{}, reply: r}
+	if req.Count {
+		limit = maxSelected // of the list, which stays empty
+	}
 	for left, bytes := searchedAtOnce, searchedBytes; left > 0 && bytes > 0; {
 		b := queue.Browse{After: s.skip(r.Seen), Limit: min(searchedPage, left), Now: s.now}
 		g.View(func(m *queue.Machine) {
@@ -62,11 +76,16 @@ func (x *Inspector) selectReady(req *peerpb.SelectRequest) *peerpb.SelectReply {
 			left--
 			r.Seen = of.Seq
 			death := s.death(of)
-			if s.meets(of, death) && s.reads(of, &bytes) {
-				r.Messages = append(r.Messages, of.Seq)
-				if req.Sources {
-					r.Sources = append(r.Sources, death.GetQueue())
-				}
+			if !s.meets(of, death) || !s.reads(of, &bytes) {
+				continue
+			}
+			if req.Count {
+				kinds.count(death)
+				continue
+			}
+			r.Messages = append(r.Messages, of.Seq)
+			if req.Sources {
+				r.Sources = append(r.Sources, death.GetQueue())
 			}
 		}
 		if len(r.Messages) == limit || bytes <= 0 {
@@ -79,16 +98,49 @@ func (x *Inspector) selectReady(req *peerpb.SelectRequest) *peerpb.SelectReply {
 	return r
 }
 
+// kindOfLetter is what letters are told apart by.
+type kindOfLetter struct {
+	reason, source string
+	other          bool
+}
+
+// letterKinds counts letters of an answer by their kinds.
+type letterKinds struct {
+	at    map[kindOfLetter]*peerpb.LetterCount
+	reply *peerpb.SelectReply
+}
+
+// count counts a message with this death; nil: it has not died in another queue.
+func (k *letterKinds) count(d *logpb.Death) {
+	kind := kindOfLetter{source: d.GetQueue()}
+	if d != nil {
+		kind.reason = fsm.ReasonName(d.Reason)
+	}
+	if k.at[kind] == nil && len(k.at) >= maxLetterKinds {
+		kind = kindOfLetter{other: true}
+	}
+	c := k.at[kind]
+	if c == nil {
+		c = &peerpb.LetterCount{Reason: kind.reason, Source: kind.source, Other: kind.other}
+		k.at[kind] = c
+		k.reply.Counts = append(k.reply.Counts, c)
+	}
+	c.Messages++
+}
+
 // selection is what one request asks for.
 type selection struct {
 	*peerpb.SelectRequest
 	name       string // of the queue
 	now        fsm.Time
 	payload    func(fsm.Ref) (fsm.Payload, error)
-	properties interface {
-		Property(p fsm.Payload, name string) []byte
-		Headers(p fsm.Payload, deaths []*logpb.Death) *fsm.Table
-	}
+	properties propertyReader
+}
+
+// propertyReader reads what conditions are about.
+type propertyReader interface {
+	Property(p fsm.Payload, name string) []byte
+	Headers(p fsm.Payload, deaths []*logpb.Death) *fsm.Table
 }
 
 // skip returns the number up to which there is nothing that could be meant, from after on.

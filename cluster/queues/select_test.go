@@ -2,7 +2,10 @@ package queues
 
 import (
 	"errors"
+	"fmt"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
@@ -58,6 +61,28 @@ func TestSelection(t *testing.T) {
 	for after, want := range map[uint64]uint64{0: 2, 2: 2, 3: 8, 8: 8, 9: 9} {
 		if got := s.skip(after); got != want {
 			t.Errorf("after %d it goes on after %d, not %d", after, got, want)
+		}
+	}
+}
+
+// TestLetterKinds: letters are counted by reason and queue; those of more kinds than an answer tells apart are together.
+func TestLetterKinds(t *testing.T) {
+	r := &peerpb.SelectReply{}
+	k := letterKinds{at: map[kindOfLetter]*peerpb.LetterCount{}, reply: r}
+	k.count(nil)
+	for range 2 {
+		for i := range maxLetterKinds + 1 {
+			k.count(&logpb.Death{Queue: fmt.Sprint(i / 2), Reason: logpb.Death_Reason(i%2 + 1)})
+		}
+	}
+	if n := len(r.Counts); n != maxLetterKinds+1 || len(k.at) != n {
+		t.Fatalf("%d kinds: %v", n, r.Counts)
+	}
+	for i, want := range map[int]*peerpb.LetterCount{
+		0: {Messages: 1}, 1: {Reason: "expired", Source: "0", Messages: 2}, 2: {Reason: "rejected", Source: "0", Messages: 2}, maxLetterKinds: {Other: true, Messages: 4},
+	} {
+		if !proto.Equal(r.Counts[i], want) {
+			t.Errorf("%d: %v, not %v", i, r.Counts[i], want)
 		}
 	}
 }

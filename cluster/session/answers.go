@@ -30,6 +30,7 @@ const (
 	noneWaits // the message that the command is about is not there
 	forwards
 	otherwise // what the command is about belongs to somebody else
+	redriven  // it is already, by another request
 	notServed // the consumer that the command is about gets no messages at present
 )
 
@@ -52,6 +53,7 @@ var meanings = map[logpb.Command_Kind]map[fsm.Code]meaning{
 	logpb.Command_UNPARK:           {fsm.OK: success, fsm.Gone: queueGone},
 	logpb.Command_PAUSE:            {fsm.OK: success, fsm.Gone: queueGone},
 	logpb.Command_TAKE:             {fsm.OK: success, fsm.Gone: queueGone},
+	logpb.Command_REDRIVE:          {fsm.OK: success, fsm.InUse: redriven, fsm.Gone: queueGone},
 	logpb.Command_GROUP:            {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.InUse: otherwise, fsm.Gone: queueGone},
 }
 
@@ -127,6 +129,8 @@ func (a *answers) refusal(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Co
 		return errNoneWaits
 	case otherwise:
 		return fsm.Refuse(fsm.Locked, "the delivery is held by another consumer of "+q.String())
+	case redriven:
+		return fsm.Refuse(fsm.Precondition, "a redrive of "+q.String()+" goes on already")
 	case notServed:
 		return fsm.Refuse(fsm.Locked, "the consumer cannot receive at present: it has timed out, is not the active one, or holds too many messages of "+q.String())
 	}

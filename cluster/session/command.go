@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -24,6 +25,8 @@ type commandRequest struct {
 	view    *catalog.View
 	publish *fsm.Publish
 	headers arguments
+	// search, if the verb sets it, finds the parts at the leader of a queue.
+	search func(ctx context.Context) ([]*commandPart, error)
 }
 
 // commandVerb reads the headers of a command and returns its parts, or why the command is refused
@@ -96,7 +99,9 @@ type commandExchange struct {
 	node       *self.Node
 	properties Properties // of answers
 
-	underWay int // guarded by the session's lock
+	// Guarded by the session's lock.
+	underWay int
+	searches []*commandSearch // the first one is under way
 }
 
 // command executes a publish. It is confirmed when the command has taken effect, and negatively if
@@ -112,14 +117,19 @@ func (x *commandExchange) command(v *catalog.View, p *fsm.Publish) {
 	if err == nil {
 		err = p.HeadersError
 	}
+	r := &commandRequest{view: v, publish: p}
 	if err == nil {
-		c.parts, err = verb(x, &commandRequest{view: v, publish: p, headers: argumentsOf(p.Headers())})
+		r.headers = argumentsOf(p.Headers())
+		c.parts, err = verb(x, r)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		x.refuse(c, err)
-		return
+	case r.search != nil:
+		x.searchLater(&commandSearch{c, r.search})
+	default:
+		x.start(c)
 	}
-	x.start(c)
 }
 
 // refuse answers a command that is not passed on. why nil: there is no such verb.

@@ -201,6 +201,11 @@ func TestCommandVerbs(t *testing.T) {
 		{"message.receive-deferred", []any{"x-queue", "q", "x-consumer-tag", "c", "x-deferral-tokens", []any{"a", "b"}}, "receive 1 [a]; receive 1 [b]"},
 		{"message.receive-deferred", []any{"x-queue", "q", "x-consumer-tag", "d", "x-deferral-token", "a"}, "no consumer 'd' of queue 'q' in vhost '/' on this channel"},
 		{"message.receive-deferred", []any{"x-queue", "p", "x-consumer-tag", "c", "x-deferral-token", "a"}, "no queue 'p' in vhost '/'"},
+		{"message.delete", []any{"x-queue", "q"}, "a command that takes messages requires x-queue and x-message, x-messages, x-limit or a condition"},
+		{"message.delete", []any{"x-queue", "q", "x-limit", 1001}, "invalid header 'x-limit': 1001 is not between 1 and 1000"},
+		{"message.delete", []any{"x-queue", "q", "x-reason", 7}, "invalid header 'x-reason' of type 'long'"},
+		{"message.delete", []any{"x-queue", "q", "x-match", "a=b"}, "invalid header 'x-match' of type 'longstr'"},
+		{"message.move", []any{"x-queue", "q", "x-source", "s"}, "what is moved or copied requires x-target-queue, and what is deleted has none"},
 		{"no.verb", nil, "<nil>"},
 	} {
 		x := newCommander(t)

@@ -535,7 +535,7 @@ func pauseVerb(resume bool) commandVerb {
 	}
 }
 
-// takeVerb returns a verb that takes messages at hand, which it names by number.
+// takeVerb returns a verb that takes messages at hand, which it names by number or by conditions.
 func takeVerb(action logpb.Take_Action) commandVerb {
 	return func(x *commandExchange, r *commandRequest) ([]*commandPart, error) {
 		name, _, err := r.headers.text("x-queue")
@@ -558,12 +558,18 @@ func takeVerb(action logpb.Take_Action) commandVerb {
 			}
 		}
 		c := &logpb.Take{Action: action}
-		numbers, given, err := r.headers.list("x-message", "x-messages", isNumber)
+		numbers, named, err := r.headers.list("x-message", "x-messages", isNumber)
+		if err != nil {
+			return nil, err
+		}
+		s, given, err := r.headers.conditions()
 		switch {
 		case err != nil:
 			return nil, err
-		case !given || sent == (action == logpb.Take_DELETE):
-			return nil, fsm.Refuse(fsm.Precondition, "a command that takes messages requires x-queue, x-message or x-messages, and x-target-queue unless it deletes them")
+		case !sent && action != logpb.Take_DELETE && action != logpb.Take_REDRIVE || sent && action == logpb.Take_DELETE:
+			return nil, fsm.Refuse(fsm.Precondition, "what is moved or copied requires x-target-queue, and what is deleted has none")
+		case !named && !given:
+			return nil, fsm.Refuse(fsm.Precondition, "a command that takes messages requires x-queue and x-message, x-messages, x-limit or a condition")
 		case sent:
 			c.Target = uint64(to.ID)
 		}
@@ -577,6 +583,11 @@ func takeVerb(action logpb.Take_Action) commandVerb {
 			c.Messages = append(c.Messages, uint64(n.GetInt()))
 		}
 		slices.Sort(c.Messages)
+		if back := action == logpb.Take_REDRIVE && !sent; given || back {
+			s.Messages, s.Sources = c.Messages, back
+			r.search = (&taking{x, by, q, to, action, s}).find
+			return nil, nil
+		}
 		return []*commandPart{{queue: q, command: &logpb.Command{Kind: logpb.Command_TAKE, Take: c}}}, nil
 	}
 }

@@ -409,6 +409,9 @@ func (l *Local) Led() (replicas int, sum metrics.Led) {
 		if s.Pause != nil {
 			sum.Paused++
 		}
+		if queue.GoesOn(s.Redrive) {
+			sum.Redriving++
+		}
 		all := s.All()
 		if q, ok := view.QueueByID(g.Spec().Queue); ok && q.StoreOf != "" {
 			sum.Delayed = append(sum.Delayed, metrics.Delayed{VHost: q.VHost, Exchange: q.StoreOf, Messages: all.Scheduled.Messages, NextDue: s.NextScheduled})

@@ -91,7 +91,7 @@ func TestMachineToLinks(t *testing.T) {
 		".Counters.Enqueued", ".Counters.Delivered", ".Counters.Redelivered", ".Counters.Acked", ".Counters.Requeued",
 		".Counters.Duplicates", ".Counters.Refused", ".Counters.AckedExpired", ".Waiting.Bytes", ".Forwarding.Bytes",
 	}
-	elsewhere := []string{"Queue", "Revision", "ConsumersTimedOut", "NextDelayedAt", "LastDelayedAt", "LastActive", "NextExpiryAt", "LeaseExpiresAt", "MessagesReadyReturned", "LogBytes", "ReadyByPriority", "Paused", "Pause", "MessagesDue"} // see statsOf and answer
+	elsewhere := []string{"Queue", "Revision", "ConsumersTimedOut", "NextDelayedAt", "LastDelayedAt", "LastActive", "NextExpiryAt", "LeaseExpiresAt", "MessagesReadyReturned", "LogBytes", "ReadyByPriority", "Paused", "Pause", "Redrive", "MessagesDue"} // see statsOf and answer
 	var s queue.Stats
 	machine := fill(reflect.ValueOf(&s).Elem())
 	links := numbersOf(reflect.ValueOf(wireOf(s)).Elem())
@@ -151,7 +151,7 @@ func TestLinksToAPI(t *testing.T) {
 	half := 0.5
 	s.ConsumerCapacity, s.ReadyByPriority = &half, []uint64{3, 0, 5}
 	s.SingleActiveConsumerTag, s.Replica = "active", &peerpb.Replica{Term: 1, Commit: 2, Applied: 3, Last: 4, Snapshot: 5}
-	s.Paused, s.Pause = true, &peerpb.QueuePause{Since: 1}
+	s.Paused, s.Pause, s.Redrive = true, &peerpb.QueuePause{Since: 1}, &peerpb.QueueRedrive{Number: 1}
 	age := uint64(7)
 	s.OldestReadyAgeMs, s.OldestUnacknowledgedAgeMs, s.OldestScheduledAgeMs, s.ByHeader = &age, &age, &age, []*peerpb.QueueTally{{Value: "add"}}
 	q := queueFrom("n1", s)
@@ -210,7 +210,7 @@ func TestSameNames(t *testing.T) {
 		names = append(names, jsonName(to))
 	}
 	derived := []string{
-		"messages", "messages_delayed", "message_bytes", "message_bytes_delayed", "deaths", "raft", "next_expiry_at", "lease_expires_at", "idle_since", "pause", "by_header",
+		"messages", "messages_delayed", "message_bytes", "message_bytes_delayed", "deaths", "raft", "next_expiry_at", "lease_expires_at", "idle_since", "pause", "redrive", "by_header",
 		"messages_by_priority", "messages_active_priorities", "consumer_utilisation", "messages_persistent", "message_bytes_persistent", "messages_ram", "message_bytes_ram", "settings_in_force",
 		"messages_dead_lettered_expired_total", "messages_dead_lettered_rejected_total",
 		"messages_dead_lettered_maxlen_total", "messages_dead_lettered_delivery_limit_total",

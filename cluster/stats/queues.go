@@ -255,12 +255,32 @@ func statsOf(id fsm.QueueID, n *group.Stats, now fsm.Time) *peerpb.QueueStats {
 			s.Pause = &peerpb.QueuePause{By: p.By, Reason: p.Reason, Since: int64(p.Since), Until: int64(p.Until)}
 		}
 	}
+	s.Redrive = redriveOf(n)
 	oldest := n.Oldest()
 	s.OldestReadyAgeMs, s.OldestUnacknowledgedAgeMs = ageOf(n, oldest.Ready, now), ageOf(n, oldest.Unacked, now)
 	s.OldestScheduledAgeMs = ageOf(n, oldest.Scheduled, now)
 	capacity := n.Capacity(now)
 	s.ReadyByPriority, s.ConsumerCapacity = n.ReadyByPriority(), &capacity
 	return s
+}
+
+// redriveOf describes the last redrive; nil: there was none.
+func redriveOf(n *group.Stats) *peerpb.QueueRedrive {
+	r := n.Redrive
+	if r == nil {
+		return nil
+	}
+	of := r.Redrive
+	x := &peerpb.QueueRedrive{
+		Number: r.Number, By: of.By, Since: r.Since, Ended: r.Ended, Why: r.Why, Rate: of.Rate, Limit: of.Limit, To: of.To,
+		Taken: r.Taken, SourceGone: r.SourceGone, NoSource: r.NoSource, Refused: r.Refused,
+	}
+	if r.Ended == 0 {
+		if x.Remaining = min(r.UpTo-r.Next, n.Ready.Messages); of.Limit > 0 {
+			x.Remaining = min(x.Remaining, of.Limit-r.Taken)
+		}
+	}
+	return x
 }
 
 // ageOf is how long ago an instant was, in ms; nil: there is none.
@@ -347,6 +367,12 @@ func (q *Queue) from(leader string, s *peerpb.QueueStats) {
 	r.NextExpiryAt, r.LeaseExpiresAt = instant(s.NextExpiryAt), instant(s.LeaseExpiresAt)
 	if p := s.Pause; p != nil {
 		r.Pause = &api.Pause{By: p.By, Reason: p.Reason, Since: p.Since, Until: instant(p.Until)}
+	}
+	if x := s.Redrive; x != nil {
+		r.Redrive = &api.Redrive{
+			Number: x.Number, By: x.By, Since: x.Since, Ended: instant(x.Ended), Why: x.Why, Rate: x.Rate, Limit: x.Limit, To: x.To,
+			Taken: x.Taken, Remaining: x.Remaining, SourceGone: x.SourceGone, NoSource: x.NoSource, Refused: x.Refused,
+		}
 	}
 	if !s.InUse && s.LastActive > 0 {
 		r.IdleSince = time.UnixMilli(s.LastActive).UTC().Format(rfc3339Millis)

@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -28,7 +30,8 @@ func takeVerbs() []verb {
 		{name: "delete_messages", arguments: "QUEUE", least: 1, maxArguments: 1, about: "deletes ready messages of a queue, which the options say", more: more, options: append(which, rate), run: taking("messages/delete"), example: "orders --match customer=4711"},
 		{name: "move_messages", arguments: "QUEUE TARGET", least: 2, maxArguments: 2, about: "moves ready messages of a queue to another one of its vhost, each exactly once", more: more, options: append(which, rate), run: taking("messages/move"), example: "orders later --older-than 3600000"},
 		{name: "copy_messages", arguments: "QUEUE TARGET", least: 2, maxArguments: 2, about: "copies ready messages of a queue to another one of its vhost", more: more, options: append(which, rate), run: taking("messages/copy"), example: "orders test --count 10"},
-		{name: "redrive", arguments: "QUEUE [TARGET]", least: 1, maxArguments: 2, about: "sends the dead letters of a queue back to where they died, or to another queue, each exactly once", more: more + " Those that died in a queue that is gone, or in none, stay.", options: append(which, rate), run: taking("redrive"), example: "failed --reason rejected --source orders --rate 100"},
+		{name: "redrive", arguments: "QUEUE [TARGET]", least: 1, maxArguments: 2, about: "sends the dead letters of a queue back to where they died, or to another queue, each exactly once", more: more + " Those that died in a queue that is gone, or in none, stay. With a rate the queue goes on with it by itself, also if this program ends before.", options: append(which, rate, option{"detach", "does not wait until it ends", ""}), run: func(c *call) error { return (&taker{c, "redrive"}).redrive() }, example: "failed --reason rejected --source orders --rate 100 --detach"},
+		{name: "cancel_redrive", arguments: "QUEUE", least: 1, maxArguments: 1, about: "ends the redrive that a queue goes on with", more: " Letters that are on their way arrive.", run: func(c *call) error { return (&taker{c, "redrive"}).cancel() }, example: "failed"},
 	}
 }
 
@@ -90,6 +93,86 @@ func taking(action string) func(*call) error {
 		}
 		return err
 	}
+}
+
+// redriveEvery is how often the redrive of a queue is asked about.
+const redriveEvery = 200 * time.Millisecond
+
+// redrive redrives by requests, or at a rate, which the queue goes on with.
+func (c *taker) redrive() error {
+	if !c.given("rate") && !c.given("detach") {
+		return taking("redrive")(c.call)
+	}
+	body, err := c.selection()
+	if err != nil {
+		return err
+	}
+	body["all"] = true
+	if len(c.words) > 1 {
+		body["to"] = c.words[1]
+	}
+	for name, key := range map[string]string{"rate": "rate", "count": "limit"} {
+		n, err := c.positive(name)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			body[key] = n
+		}
+	}
+	var begun api.Redriving
+	if err := c.post(path("queues", c.options.vhost, c.words[0])+"/redrive", body, &begun); err != nil || c.given("detach") {
+		return err
+	}
+	for failures := 0; ; time.Sleep(redriveEvery) {
+		var q struct {
+			Redrive *api.Redrive `json:"redrive"`
+		}
+		err := c.get(path("queues", c.options.vhost, c.words[0]), &q)
+		code := exitCodeOf(err)
+		switch r := q.Redrive; {
+		case err == nil && r != nil && (r.Number != begun.Number || r.Ended != nil):
+			return c.redriven(r, begun.Number)
+		case err == nil && r != nil:
+			failures = 0
+			continue
+		case err == nil: // no leader answers
+			err, code = errors.New("the queue does not answer"), exitTemporary
+		}
+		if failures++; code != exitTemporary && code != exitUnavailable || failures == takeTries*int(time.Second/redriveEvery) {
+			return fmt.Errorf("%w: the queue goes on with the redrive by itself", err)
+		}
+	}
+}
+
+// redriven says what has become of a redrive, by what is known of the last one.
+func (c *taker) redriven(r *api.Redrive, number uint64) error {
+	if r.Number != number {
+		return errors.New("it has ended, and another redrive has begun since")
+	}
+	if _, err := fmt.Fprintln(c.out, r.Taken); err != nil {
+		return err
+	}
+	if r.Why != "" {
+		return errors.New(r.Why)
+	}
+	if n := r.SourceGone + r.NoSource + r.Refused; n > 0 {
+		_, err := fmt.Fprintf(c.errOut, "%d stay: the queues of %d are gone, %d did not die in another queue, and where %d died %s may not write\n", n, r.SourceGone, r.NoSource, r.Refused, r.By)
+		return err
+	}
+	return nil
+}
+
+func (c *taker) cancel() error {
+	var done api.Changed
+	if err := c.client.do(c, http.MethodDelete, path("queues", c.options.vhost, c.words[0])+"/redrive", nil, &done); err != nil {
+		return err
+	}
+	if !done.Changed {
+		_, err := fmt.Fprintln(c.out, "no redrive goes on")
+		return err
+	}
+	return nil
 }
 
 // taker takes messages as the options of a call say.

@@ -59,6 +59,7 @@ func compareAnswer(d *diffs, q *model, wantResult, gotResult fsm.Result, got *fs
 	equal(d, "short", want.Short, got.Short, identical[fsm.ConsumerID])
 	equalValue(d, "gone", want.Gone, got.Gone)
 	equalValue(d, "silence", want.SuspicionChanged, got.SuspicionChanged)
+	equalValue(d, "redrive effect", q.toGoOn, got.Redrive)
 	switch {
 	case q.touched && !got.Outbox:
 		d.add("outbox effect", "a letter has come or has got a way to go", got.Outbox)
@@ -121,6 +122,7 @@ func compareState(d *diffs, q *model, m *queue.Machine) {
 	equal(d, "live index", q.liveIndexes(), slices.Collect(m.LiveIndexes()), identical[uint64])
 	equal(d, "group", q.groupList(), queue.GroupsOf(m).After("", 1<<20), identical[queue.Group])
 	compareHeld(d, q, m)
+	compareRedrive(d, q, m)
 	equal(d, "target", q.targetList(), m.DeadLetterTargets(0, 1<<20), identical[queue.DeadLetterTarget])
 	equal(d, "unrouted letter", q.unrouted(), m.UnroutedLetters(1<<20), sameLetter)
 	equal(d, "letter that waits", q.waitingLetters(), m.WaitingLetters(0, 1<<20), sameLetter)

@@ -190,6 +190,9 @@ func (g *generator) command() *logpb.Command {
 		return g.pauseOrResume()
 	}
 	if g.taste.takes && g.oneIn("taken", 10) {
+		if g.oneIn("redriven", 2) {
+			return g.redriveCommand()
+		}
 		return g.take()
 	}
 	return commands[g.n("command", len(commands))](g)

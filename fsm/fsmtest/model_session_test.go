@@ -62,7 +62,7 @@ func synchronous(k logpb.Command_Kind) bool {
 	return slices.Contains([]logpb.Command_Kind{
 		logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
 		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE,
-		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_UNPARK, logpb.Command_GROUP, logpb.Command_PAUSE, logpb.Command_TAKE,
+		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_UNPARK, logpb.Command_GROUP, logpb.Command_PAUSE, logpb.Command_TAKE, logpb.Command_REDRIVE,
 	}, k)
 }
 
@@ -164,6 +164,10 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 		return q.choose(c.Choose)
 	case logpb.Command_TAKE:
 		return q.take(c.Take)
+	case logpb.Command_REDRIVE:
+		return q.changeRedrive(c.Redrive)
+	case logpb.Command_REDRIVE_STEP:
+		return q.redriveStep(c.RedriveStep)
 	case logpb.Command_PAUSE:
 		return q.pauseOrResume(c.Pause)
 	}

@@ -53,6 +53,7 @@ type model struct {
 	modelMessages
 	modelSessions
 	modelPause
+	modelRedrive
 	modelCommand
 
 	modelEnds
@@ -265,7 +266,7 @@ func newModel() *model {
 
 // apply performs one command. The effects are the model's until the next call.
 func (q *model) apply(m fsm.Meta, c *logpb.Command) (fsm.Result, *fsm.Effects) {
-	q.out, q.touched = fsm.Effects{}, false
+	q.out, q.touched, q.toGoOn = fsm.Effects{}, false, false
 	q.news, q.consumed = nil, nil
 	before := q.liveIndexes()
 	r := q.perform(m, c)

@@ -68,7 +68,7 @@ func (r *trial) step(s step) diffs {
 	r.entry.add(s)
 	want, _ := r.model.apply(s.meta, s.cmd)
 	own := r.eff // what the commands before have caused
-	r.eff.Outbox, r.eff.Gone, r.eff.SuspicionChanged = false, false, false
+	r.eff.Outbox, r.eff.Redrive, r.eff.Gone, r.eff.SuspicionChanged = false, false, false, false
 	got := r.straight.Apply(s.meta, s.cmd, &r.eff)
 	r.results = append(r.results, got)
 	caused := fsm.Effects{
@@ -77,7 +77,7 @@ func (r *trial) step(s step) diffs {
 		DeadLetters: r.eff.DeadLetters[len(own.DeadLetters):],
 		Short:       r.eff.Short[len(own.Short):],
 		Tellings:    r.eff.Tellings[len(own.Tellings):],
-		Cancelled:   r.eff.Cancelled[len(own.Cancelled):], Outbox: r.eff.Outbox, Gone: r.eff.Gone, SuspicionChanged: r.eff.SuspicionChanged,
+		Cancelled:   r.eff.Cancelled[len(own.Cancelled):], Outbox: r.eff.Outbox, Redrive: r.eff.Redrive, Gone: r.eff.Gone, SuspicionChanged: r.eff.SuspicionChanged,
 	}
 	d := r.witness.verify(s, got, &caused)
 	compareAnswer(&d, r.model, want, got, &caused)

@@ -128,6 +128,7 @@ func (k *checker) books() {
 	k.that(m.lease.phase() == Active || m.consumers.len() == 0 && m.sessions.len() == 0 && (m.hasWill() || m.messages.readyCount() == 0), "an ended queue serves")
 	m.lease.check(k)
 	m.pause.check(k)
+	m.redrive.check(k)
 	m.clock.check(k)
 	m.ends.check(k, m.outbox.nextLetter())
 }
@@ -185,6 +186,7 @@ func (m *Machine) String() string {
 	if s := m.pause.String(); s != "" {
 		b.WriteString(s + "\n")
 	}
+	m.redrive.describe(&b)
 	describeCounts(&b, m.Stats(), m.messages.count(Purged))
 	m.sessions.describe(&b)
 	for c := range m.Consumers() {

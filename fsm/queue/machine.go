@@ -315,6 +315,7 @@ func (m *Machine) hasWork() bool {
 func (m *Machine) Resume(eff *fsm.Effects) {
 	eff.Gone = eff.Gone || m.lease.phase() == Gone
 	eff.Outbox = eff.Outbox || m.outbox.letters() > 0
+	eff.Redrive = eff.Redrive || m.lease.phase() == Active && m.redrive.goesOn()
 	for range m.consumers.thatChoose() {
 		eff.Choosers = true
 		break
@@ -397,6 +398,10 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 		return m.choose(cmd.Choose, eff)
 	case logpb.Command_TAKE:
 		return m.take(cmd.Take, eff)
+	case logpb.Command_REDRIVE:
+		return m.redrive.change(cmd.Redrive, m, eff)
+	case logpb.Command_REDRIVE_STEP:
+		return m.redrive.step(cmd.RedriveStep, m, eff)
 	case logpb.Command_PAUSE:
 		r := m.changePause(cmd.Pause)
 		if r.Code == fsm.OK {
@@ -535,7 +540,7 @@ const (
 // to it. Only the machine changes clock, settings and bounds, between two
 // rules; a part changes scratch as its contract says.
 type shared struct {
-	// name and id never change. clock, settings, counters and pause are state and in every
+	// name and id never change. clock, settings, counters, pause and redrive are state and in every
 	// snapshot; bounds, which the program sets, and scratch are in none.
 	name     string // name of the queue, recorded in deaths
 	id       fsm.QueueID
@@ -543,6 +548,7 @@ type shared struct {
 	settings settings
 	counters Counters
 	pause    Pause
+	redrive  redriving
 	bounds   Bounds
 	scratch  scratch
 	// A snapshot holds version only if it is above 1, so that version 1 keeps its bytes.

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -283,6 +284,24 @@ func (s *script) command(a arguments) *logpb.Command {
 	case "pause", "unpause":
 		cmd.Kind = logpb.Command_PAUSE
 		cmd.Pause = &logpb.Pause{By: a.text("by"), Reason: a.text("reason"), Until: int64(a.number("until", 0)), Resume: a.d.Cmd == "unpause"}
+	case "redrive", "end-redrive":
+		cmd.Kind = logpb.Command_REDRIVE
+		cmd.Redrive = &logpb.Redrive{
+			By: a.text("by"), Rate: a.number("rate", 0), Limit: a.number("limit", 0), Target: a.number("to", 0), Conditions: []byte(a.text("for")),
+			To: a.text("name"), Ends: a.number("number", 0), Cancels: a.has("any"), Why: a.text("why"),
+		}
+	case "redrive-step":
+		cmd.Kind = logpb.Command_REDRIVE_STEP
+		cmd.RedriveStep = &logpb.RedriveStep{
+			Number: a.number("number", 0), After: a.number("after", 0), Next: a.number("next", 0),
+			SourceGone: a.number("source-gone", 0), NoSource: a.number("no-source", 0), Refused: a.number("refused", 0),
+		}
+		for i, list := range [][]uint64{a.numbers("messages"), a.numbers("more")} {
+			if len(list) > 0 {
+				as := cmp.Or(a.text("as"), "redrive")
+				cmd.RedriveStep.Takes = append(cmd.RedriveStep.Takes, &logpb.Take{Action: logpb.Take_Action(logpb.Take_Action_value[strings.ToUpper(as)]), Messages: list, Target: a.number("to", 0) + uint64(i)})
+			}
+		}
 	case "take":
 		cmd.Kind = logpb.Command_TAKE
 		cmd.Take = &logpb.Take{
@@ -574,6 +593,9 @@ func effectsText(eff *fsm.Effects) string {
 	}
 	if eff.Outbox {
 		b.WriteString("outbox\n")
+	}
+	if eff.Redrive {
+		b.WriteString("redrive\n")
 	}
 	if eff.Gone {
 		b.WriteString("queue gone\n")

@@ -378,7 +378,8 @@ func (s *session) record(cmd *logpb.Command, r *fsm.Result, delivery uint64, run
 	switch cmd.Kind {
 	case logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
 		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE,
-		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_UNPARK, logpb.Command_GROUP, logpb.Command_PAUSE, logpb.Command_TAKE:
+		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_UNPARK, logpb.Command_GROUP, logpb.Command_PAUSE, logpb.Command_TAKE,
+		logpb.Command_REDRIVE:
 		if cmd.Seq != 0 {
 			s.last = answer{cmd.Seq, r.Count, r.Consumers, delivery, r.Code}
 		}

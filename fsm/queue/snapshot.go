@@ -80,6 +80,7 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 	m.groups.save(h, m.consumers, m.detached)
 	m.seen.save(h)
 	m.pause.save(h)
+	h.Redrive = m.redrive.last
 	if m.version > 1 {
 		h.FsmVersion = m.version
 	}
@@ -376,6 +377,7 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 		return err
 	}
 	m.pause.restore(h)
+	m.redrive.last = h.Redrive
 	m.sessions.restoreHead(h)
 	detached, err := m.detached.restore(h)
 	if err != nil {

@@ -21,11 +21,10 @@ const takenAtOnce = 1000
 // Refusals: Invalid before version 3, for more than takenAtOnce numbers or such that do
 // not ascend, and without a target that fits the action. None of them changes anything.
 func (m *Machine) take(cmd *logpb.Take, eff *fsm.Effects) fsm.Result {
-	numbers, action, to := cmd.GetMessages(), cmd.GetAction(), fsm.QueueID(cmd.GetTarget())
-	if !m.since(3) || len(numbers) > takenAtOnce || !slices.IsSorted(numbers) || to == m.id ||
-		action < logpb.Take_DELETE || action > logpb.Take_REDRIVE || (action == logpb.Take_DELETE) != (to == 0) {
+	if !m.takes(cmd) {
 		return fsm.Result{Code: fsm.Invalid}
 	}
+	numbers, action, to := cmd.GetMessages(), cmd.GetAction(), fsm.QueueID(cmd.GetTarget())
 	var r fsm.Result
 	for i, h := range m.messages.readyWith(numbers) {
 		if h == 0 {
@@ -54,6 +53,13 @@ func (m *Machine) take(cmd *logpb.Take, eff *fsm.Effects) fsm.Result {
 		m.lease.touch()
 	}
 	return r
+}
+
+// takes reports whether a Take is valid.
+func (s *shared) takes(cmd *logpb.Take) bool {
+	action, to := cmd.GetAction(), fsm.QueueID(cmd.GetTarget())
+	return s.since(3) && len(cmd.GetMessages()) <= takenAtOnce && slices.IsSorted(cmd.GetMessages()) && to != s.id &&
+		action >= logpb.Take_DELETE && action <= logpb.Take_REDRIVE && (action == logpb.Take_DELETE) == (to == 0)
 }
 
 // grouped returns the Grouped message with a number; 0: there is none.

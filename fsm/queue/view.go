@@ -53,6 +53,8 @@ type Outlook struct {
 	Returned     uint64 // of the ready messages: those that consumers had
 	SingleActive string // tag of the single active consumer; empty: there is none
 	Pause        *Pause // nil: consumers are handed what is ready
+	// Redrive is the last redrive, which nobody may change; nil: there was none.
+	Redrive *logpb.RedriveState
 	// Consumers are those of gets, and those that are over and have something to settle,
 	// besides those of Stats.
 	Consumers int
@@ -260,6 +262,7 @@ func (m *Machine) Outlook() Outlook {
 	if c := m.consumers.singleActive(); c != nil {
 		o.SingleActive = c.tag
 	}
+	o.Redrive = m.redrive.last
 	if m.paused() {
 		p := m.pause
 		o.Pause = &p

@@ -85,6 +85,8 @@ type consumer struct {
 	args     amqp.Table // of the subscription
 	// interval is the time between deliveries taken; 0: as they come.
 	interval time.Duration
+	// each, if set, is called with each delivery; there is no interval then.
+	each func(amqp.Delivery)
 	// shared, if set, is a connection that several use.
 	shared *amqp.Connection
 }
@@ -100,7 +102,7 @@ func (c *consumer) run(ctx context.Context, l *ledger, subscribed func()) error 
 	in := client.Consumer{
 		Name: c.queue, URIs: []string{c.uri}, Dial: client.Gather, Conn: c.shared, Queue: c.queue,
 		Prefetch: c.prefetch, Batch: c.ackEvery, Arguments: c.args, Subscribed: subscribed,
-		Lost: func(reason error) { fail(errors.Join(errClosed, reason)) },
+		Lost: func(reason error) { fail(errors.Join(errClosed, reason)) }, Each: c.each,
 	}
 	if c.interval > 0 {
 		began, took := clock(), 0

@@ -96,6 +96,7 @@ var verbs = []verb{
 	})},
 	{"suite", "start a cluster on loopback and measure all of it", onCluster(suiteFlags)},
 	{"queues", "the same with thousands of queues: declare, memory, idle, wake, lose a node, restart it", onCluster(crowdFlags)},
+	{"redrive", "send a million dead letters back to where they died, and see what that does to the confirms of another queue", onCluster(redriveFlags)},
 	{"growth", "what a message costs with many active queues and with a backlog", onCluster(growthFlags)},
 	{"soak", "hold 70 % of the highest rate for long and see whether it stays flat", soakVerb},
 	{"peers", "the same loads on three nodes of RabbitMQ and of NATS, side by side", peersVerb},

@@ -63,6 +63,8 @@ func TestLoads(t *testing.T) {
 			}
 		})
 		b.forwarded(500)
+		redriving{b, 2500, 100, 0, 100, 100 * time.Millisecond}.run()
+		redriving{b, 500, 100, 1000, 100, 100 * time.Millisecond}.run()
 		g := &growth{b, 1000, 100, 1000}
 		b.keep(g.active(7))
 		b.keep(g.waiting(1000))
@@ -75,7 +77,7 @@ func TestLoads(t *testing.T) {
 		if used == 0 {
 			t.Error("the servers used no processor time")
 		}
-		if n := len(b.results); n != 14 {
+		if n := len(b.results); n != 20 {
 			t.Errorf("%d results", n)
 		}
 	})

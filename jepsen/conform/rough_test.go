@@ -121,7 +121,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.killLeader(hold)
 		t.by(at.Add(ms(2000))).mustComeOnce(work, 200)
 	}},
-}, slices.Concat(stopRows, hungNodeRows, orderKillRows, forwardKillRows, groupKillRows, parkedKillRows, pauseKillRows, dispatchKillRows, willKillRows, prefetchLimitKillRows, takeKillRows, ageKillRows, redeclareKillRows)...)}
+}, slices.Concat(stopRows, hungNodeRows, orderKillRows, forwardKillRows, groupKillRows, parkedKillRows, pauseKillRows, dispatchKillRows, willKillRows, prefetchLimitKillRows, takeKillRows, redriveKillRows, ageKillRows, redeclareKillRows)...)}
 
 func TestOutages(t *testing.T) { allStopRows.run(t) }
 
@@ -146,6 +146,18 @@ var allStopRows = suite{test: "TestOutages", title: "All nodes stop, or a majori
 			t.Fatal("gone at the start")
 		}
 		t.soonGone(q, at.Add(ms(6000)))
+	}},
+	{id: "Q-RD4S", what: "a redrive that a queue goes on with goes on after a restart of all nodes, and each letter comes back once", run: func(t *T) {
+		_, dead, q := t.deadly()
+		t.publishN(q, 60)
+		for range 60 {
+			t.must(t.mustGet(q).Reject(false))
+		}
+		t.settledTo(dead, 60)
+		n := t.redrives(dead, map[string]any{"rate": 15})
+		t.restartAll(0)
+		t.equal("taken", t.redriven(dead, n)["taken"], 60.0)
+		t.mustComeOnce(q, 60)
 	}},
 	{id: "T-18", what: "a deadline survives a restart of each node in turn", run: func(t *T) {
 		_, d, q := t.mortal(20000)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +14,7 @@ import (
 
 func TestTakes(t *testing.T) { takeRows.run(t) }
 
-var takeRows = suite{test: "TestTakes", title: "Ready messages that are deleted, moved, copied and redriven", rows: []row{
+var takeRows = suite{test: "TestTakes", title: "Ready messages that are deleted, moved, copied and redriven", rows: slices.Concat([]row{
 	{id: "Q-TK1", what: "deleted by header, by id, by number, the oldest: each is gone and counted, others are not, nor what is held", run: func(t *T) {
 		q := t.queue("q")
 		t.publish(q, body("held"))
@@ -95,6 +96,41 @@ var takeRows = suite{test: "TestTakes", title: "Ready messages that are deleted,
 		t.equal("by quoratectl", t.mustCtl(2, "delete_messages", q, "--match", "k=v"), "1")
 		t.settled(q)
 	}},
+	{id: "Q-TK5", what: "message.delete, .move, .copy and .redrive by conditions, and as many as x-limit says; wrong ones are refused, and so is a redrive of a letter that may not go back, with all else that it has found", run: func(t *T) {
+		_, dead, q := t.deadly()
+		to := t.queue("to")
+		for i := range 6 {
+			t.publish(q, body(fmt.Sprint(i)), headers("n", int32(i%2)), func(p *amqp.Publishing) { p.MessageId = fmt.Sprint("id ", i) })
+			t.must(t.mustGet(q).Reject(false))
+		}
+		t.publish(dead, body("no letter"))
+		t.settledTo(dead, 7)
+		c := t.commander(t.open())
+		for _, h := range [][]any{
+			{"x-limit", int64(0)}, {"x-limit", int64(1001)}, {"x-older-than", int64(0)}, {"x-reason", int64(1)}, {"x-match", "n=1"}, {"x-limit", int64(1), "x-target-queue", to},
+		} {
+			c.do("message.delete", amqp.PreconditionFailed, false, append([]any{"x-queue", dead}, h...)...)
+		}
+		c.do("message.move", amqp.PreconditionFailed, false, "x-queue", dead, "x-reason", "rejected")
+		other := t.commander(t.user("u", "^$", "^amq", ".*"))
+		other.do("message.redrive", amqp.AccessRefused, false, "x-queue", dead, "x-limit", int64(7))
+		t.equal("nothing is taken", t.ready(dead), 7)
+
+		c.do("message.delete", 0, true, "x-queue", dead, "x-message-id", "id 0")
+		c.do("message.copy", 0, true, "x-queue", dead, "x-target-queue", to, "x-match", amqp.Table{"n": int32(1)}, "x-limit", int64(1))
+		t.equal("copy", string(t.take1(to).Body), "1")
+		c.do("message.move", 0, true, "x-queue", dead, "x-target-queue", to, "x-match", amqp.Table{"n": "1"}, "x-younger-than", int64(3_600_000))
+		t.equal("moved", bodies([]*amqp.Delivery{t.take1(to), t.take1(to), t.take1(to)}), "1 3 5")
+		c.do("message.delete", 0, true, "x-queue", dead, "x-older-than", int64(3_600_000))
+		c.do("message.redrive", 0, true, "x-queue", dead, "x-reason", "expired")
+		c.do("message.redrive", 0, true, "x-queue", dead, "x-source", q, "x-reason", "rejected", "x-limit", int64(1))
+		d := t.take1(q)
+		t.equal("redriven", fmt.Sprint(string(d.Body), d.Headers["x-redriven"]), "21")
+		t.must(d.Ack(false))
+		c.do("message.redrive", 0, true, "x-queue", dead, "x-message", int64(t.peek(dead, "").Items[0].Number))
+		t.equal("by number", string(t.take1(q).Body), "4")
+		t.settledTo(dead, 1)
+	}},
 	{id: "Q-RD1", what: "redriven: back to the queues where they died, with x-redriven, once for each time; those of a queue that is gone stay and are counted; selected by reason and source; to another queue", run: func(t *T) {
 		x, dead, q := t.deadly()
 		other := t.queue("other", "x-dead-letter-exchange", x, "x-message-ttl", int32(1))
@@ -111,6 +147,13 @@ var takeRows = suite{test: "TestTakes", title: "Ready messages that are deleted,
 		_, err := t.ch().QueueDelete(lost, false, false, false)
 		t.must(err)
 
+		counted := t.http(http.MethodGet, "/api/queues/%2F/"+dead+"/letters", nil)
+		kind := func(reason, source string) map[string]any {
+			return map[string]any{"reason": reason, "source": source, "messages": 1.0}
+		}
+		t.equal("letters", fmt.Sprint(counted), fmt.Sprint(map[string]any{
+			"messages": 4.0, "kinds": []any{kind("expired", other), kind("rejected", q), kind("rejected", lost)}, "no_source": 1.0, "other": 0.0, "next": "",
+		}))
 		answer := t.http(http.MethodPost, "/api/queues/%2F/"+dead+"/redrive", map[string]any{"reason": "rejected"})
 		t.equal("redriven", fmt.Sprint(answer["messages"], answer["source_gone"], answer["no_source"]), "1 1 0")
 		d := t.take1(q)
@@ -157,7 +200,7 @@ var takeRows = suite{test: "TestTakes", title: "Ready messages that are deleted,
 		c.do("message.redrive", 0, true, "x-queue", dead, "x-target-queue", q, "x-message", int64(t.peek(dead, "").Items[0].Number))
 		t.mustComeOnce(q, 30)
 	}},
-}}
+}, redriveRows)}
 
 // takeKillRows are rows of messages that are taken while their queue loses its leader.
 var takeKillRows = []row{
@@ -199,6 +242,149 @@ var takeKillRows = []row{
 		t.mustComeOnce(t.name("to"), 2000)
 		t.settled(dead)
 	}},
+}
+
+// redriveRows are rows of redrives that a queue goes on with by itself.
+var redriveRows = []row{
+	{id: "Q-RD4", what: "a redrive that the queue goes on with: at a rate, up to a limit, by conditions; one at a time; who, how far and how many stay; cancelled; it sees nothing that comes later", run: func(t *T) {
+		x, dead, q := t.deadly()
+		t.publishN(q, 40)
+		for range 40 {
+			t.must(t.mustGet(q).Reject(false))
+		}
+		lost := t.queue("lost", "x-dead-letter-exchange", x)
+		t.publish(lost, body("of a queue that is gone"))
+		t.must(t.mustGet(lost).Reject(false))
+		t.publish(dead, body("no letter"))
+		t.settledTo(dead, 42)
+		t.settled(lost)
+		_, err := t.ch().QueueDelete(lost, false, false, false)
+		t.must(err)
+
+		began := time.Now()
+		n := t.redrives(dead, map[string]any{"rate": 20, "limit": 21, "source": q})
+		t.refusedTake(dead, "redrive", map[string]any{"all": true})
+		t.equal("goes on", t.redriveOf(dead)["ended"], nil)
+		r := t.redriven(dead, n)
+		if took := time.Since(began); took < ms(900) {
+			t.Errorf("21 at 20 a second took %v", took)
+		}
+		t.equal("by whom and how", fmt.Sprintf("%v %v %v %q %v %v %q", r["by"], r["rate"], r["limit"], r["to"], r["taken"], r["remaining"], r["why"]), `guest 20 21 "" 21 0 ""`)
+		t.settledTo(q, 21)
+
+		n = t.redrives(dead, map[string]any{"rate": 1})
+		t.must(t.Nodes[1].Call(t.ctx, http.MethodDelete, "/api/queues/%2F/"+dead+"/redrive", nil, nil))
+		r = t.redriven(dead, n)
+		t.equal("cancelled", r["why"], "cancelled by guest")
+		taken := int(r["taken"].(float64))
+		t.equal("nothing goes on", t.http(http.MethodDelete, "/api/queues/%2F/"+dead+"/redrive", nil)["changed"], false)
+
+		r = t.redriven(dead, t.redrives(dead, map[string]any{"all": true}))
+		t.equal("taken, gone, no letter", fmt.Sprint(r["taken"], r["source_gone"], r["no_source"], r["refused"]), fmt.Sprint(19-taken, 1, 1, 0))
+		t.mustComeOnce(q, 40)
+		t.settledTo(dead, 2)
+
+		to := t.queue("to")
+		n = t.redrives(dead, map[string]any{"rate": 1, "to": to})
+		_, err = t.ch().QueueDelete(to, false, false, false)
+		t.must(err)
+		r = t.redriven(dead, n)
+		t.equal("the target is gone", r["why"], "the queue that they go to is gone")
+	}},
+	{id: "Q-RD5", what: "who began it may not write where they died, they stay, and are counted; one that is to go to one queue, or of a queue that may not be read any more, ends", run: func(t *T) {
+		_, dead, q := t.deadly()
+		const n = 15
+		t.publishN(q, n)
+		for range n {
+			t.must(t.mustGet(q).Reject(false))
+		}
+		t.settledTo(dead, n)
+		t.must(t.Nodes[0].SetUser(t.ctx, t.name("w"), "secret", "management"))
+		t.must(t.Nodes[0].SetPermissions(t.ctx, t.name("w"), "^$", "^$", ".*"))
+		as := func(args ...string) (string, int) {
+			return t.ctl(0, append(args, "-u", t.name("w"), "--password", "secret")...)
+		}
+		if out, code := as("redrive", dead, "--rate", "100"); code != 0 || !strings.Contains(out, "0") {
+			t.Errorf("%d: %s", code, out)
+		}
+		t.equal("refused", t.redriveOf(dead)["refused"], float64(n))
+		if out, code := as("redrive", dead, q, "--rate", "100"); code == 0 {
+			t.Errorf("redriven: %s", out)
+		}
+		t.settledTo(dead, n)
+
+		t.must(t.Nodes[0].SetPermissions(t.ctx, t.name("w"), "^$", ".*", ".*"))
+		if out, code := as("redrive", dead, "--rate", "1", "--detach"); code != 0 {
+			t.Errorf("%d: %s", code, out)
+		}
+		number, _ := t.redriveOf(dead)["number"].(float64)
+		t.must(t.Nodes[0].SetPermissions(t.ctx, t.name("w"), "^$", ".*", "^$"))
+		if why := fmt.Sprint(t.redriven(dead, number)["why"]); !strings.Contains(why, "refused") {
+			t.Errorf("it ends because %q", why)
+		}
+		if t.ready(dead) == 0 {
+			t.Error("all are redriven")
+		}
+	}},
+}
+
+// redriveKillRows are those while their queue loses its leader.
+var redriveKillRows = []row{
+	{id: "Q-RD4K", what: "1500 letters redriven at 500 a second, and the leader of each queue is killed meanwhile: it goes on, no faster, and each comes back once; the next one is cancelled", run: func(t *T) {
+		_, dead, q := t.deadly()
+		t.publishMany(q, 1500)
+		ch, from := t.consume(q, 500)
+		for range 1500 {
+			m := t.next(from)
+			t.must(m.Reject(false))
+		}
+		t.settledTo(dead, 1500)
+		t.must(ch.Close())
+		began := time.Now()
+		n := t.redrives(dead, map[string]any{"rate": 500})
+		t.killLeader(dead)
+		t.killLeader(q)
+		r := t.redriven(dead, n)
+		if took := time.Since(began); took < ms(2800) {
+			t.Errorf("1500 at 500 a second took %v", took)
+		}
+		t.equal("taken", r["taken"], 1500.0)
+		t.mustComeOnce(q, 1500)
+		t.settled(dead)
+	}},
+}
+
+// redrives has a queue begin a redrive.
+func (t *T) redrives(queue string, body map[string]any) (number float64) {
+	t.Helper()
+	n, _ := t.http(http.MethodPost, "/api/queues/%2F/"+queue+"/redrive", body)["number"].(float64)
+	return n
+}
+
+// redriveOf is the last redrive of a queue.
+func (t *T) redriveOf(queue string) map[string]any {
+	t.Helper()
+	var q struct{ Redrive map[string]any }
+	t.eventually("the redrive of "+queue, func() error {
+		err := t.Nodes[0].Call(t.ctx, http.MethodGet, "/api/queues/%2F/"+queue, nil, &q)
+		if err == nil && q.Redrive == nil {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+	return q.Redrive
+}
+
+// redriven is a redrive with a number, once it has ended.
+func (t *T) redriven(queue string, number float64) (r map[string]any) {
+	t.Helper()
+	t.eventually("the end of a redrive of "+queue, func() error {
+		if r = t.redriveOf(queue); r["number"] != number || r["ended"] == nil {
+			return fmt.Errorf("%v", r)
+		}
+		return nil
+	})
+	return r
 }
 
 // taken takes messages by HTTP, and says how many.

@@ -35,7 +35,7 @@ func TestConsole(t *testing.T) {
 		name string
 		run  func(*testing.T, *world)
 	}{
-		{"login", testLogin}, {"live", testLive}, {"publish", testPublish}, {"scheduled", testScheduled}, {"ended", testEnded}, {"filters", testFilters}, {"kept", testKept},
+		{"login", testLogin}, {"live", testLive}, {"publish", testPublish}, {"scheduled", testScheduled}, {"letters", testLetters}, {"ended", testEnded}, {"filters", testFilters}, {"kept", testKept},
 		{"connections", testConnections}, {"sessions", testSessions}, {"timeouts", testTimeouts}, {"drift", testDrift}, {"policy", testPolicy}, {"exchange", testExchange}, {"replicas", testReplicas}, {"actions", testActions}, {"users", testUsers}, {"definitions", testDefinitions},
 		{"graph", testGraph}, {"rights", testRights}, {"disconnect", testDisconnect}, {"features", testFeatures}, {"close", testClose}, {"why", testWhy}, {"priorities", testPriorities}, {"get", testGet}, {"glance", testGlance},
 		{"unknown", testUnknown}, {"absent", testAbsent}, {"words", testWords}, {"time", testTime}, {"widths", testWidths},

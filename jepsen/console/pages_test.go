@@ -183,6 +183,51 @@ func testScheduled(t *testing.T, w *world) {
 	p.await("the message that was fired", "rows().length === 1 && row('first')")
 }
 
+// testLetters sees why the letters in a queue died, and where.
+func testLetters(t *testing.T, w *world) {
+	w.mustQueue(t, "failed", nil)
+	for name, arguments := range map[string]map[string]any{"parcels": {}, "brief": {"x-message-ttl": 1}} {
+		arguments["x-dead-letter-exchange"], arguments["x-dead-letter-routing-key"] = "", "failed"
+		w.mustQueue(t, name, arguments)
+	}
+	w.mustPublish(t, "failed", "no letter", nil)
+	w.mustPublish(t, "brief", "expired", nil)
+	for _, body := range []string{"first", "second"} {
+		w.mustPublish(t, "parcels", body, nil)
+	}
+	reject := map[string]any{"count": 2, "ackmode": "reject_requeue_false", "encoding": "auto"}
+	w.mustCall(t, http.MethodPost, queuePath("parcels", "get"), reject, nil)
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Queue failed", "queue", "/", "failed", "letters")
+	const bars = "text('[aria-label=\"By %s\"] .histogram').replace(/\\s+/g, ' ').trim() === '%s'"
+	p.await("reasons", fmt.Sprintf(bars, "reason", "rejected 2 expired 1"))
+	p.await("queues", fmt.Sprintf(bars, "queue", "parcels 2 brief 1"))
+	p.await("what is no letter", "text('main').includes('4 ready messages: 1 message of them did not die')")
+
+	p.do("row('expired')", "querySelector('button').click()")
+	p.await("what the row is about", "document.querySelector('dialog [name=reason]').value === 'expired' && document.querySelector('dialog [name=source]').value === 'brief'")
+	p.fill("to", "none")
+	p.press("Begin")
+	p.await("no such queue", "text('dialog .notice').includes('no queue')")
+	p.fill("reason", "rejected", "source", "", "to", "", "rate", "1")
+	p.press("Begin")
+	const last = "text('[aria-label=\"Last redrive\"]')"
+	p.await("it goes on", "/goes on/.test("+last+") && /by guest/.test("+last+") && /at most 1\\/s/.test("+last+")")
+	p.await("it is done", "/done/.test("+last+") && /Sent\\s*2/.test("+last+")")
+	p.await("they have gone", fmt.Sprintf(bars, "reason", "expired 1"))
+
+	for range 3 {
+		w.mustPublish(t, "parcels", "again", nil)
+	}
+	w.mustCall(t, http.MethodPost, queuePath("parcels", "get"), map[string]any{"count": 5, "ackmode": "reject_requeue_false", "encoding": "auto"}, nil)
+	p.await("more letters", fmt.Sprintf(bars, "reason", "rejected 5 expired 1"))
+	p.press("Redrive")
+	p.fill("rate", "1")
+	p.press("Begin")
+	p.press("Cancel the redrive")
+	p.await("it is cancelled", "/ended before/.test("+last+") && /cancelled by guest/.test("+last+") && !button('Cancel the redrive')?.checkVisibility()")
+}
+
 func testEnded(t *testing.T, w *world) {
 	long.Test(t)
 	w.mustQueue(t, "leased", map[string]any{"x-message-ttl": 7_200_000, "x-expires": 10_800_000})

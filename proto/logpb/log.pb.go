@@ -54,6 +54,8 @@ const (
 	Command_CHOOSE           Command_Kind = 23
 	Command_PAUSE            Command_Kind = 24
 	Command_TAKE             Command_Kind = 30
+	Command_REDRIVE          Command_Kind = 32
+	Command_REDRIVE_STEP     Command_Kind = 33
 )
 
 // Enum value maps for Command_Kind.
@@ -85,6 +87,8 @@ var (
 		23: "CHOOSE",
 		24: "PAUSE",
 		30: "TAKE",
+		32: "REDRIVE",
+		33: "REDRIVE_STEP",
 	}
 	Command_Kind_value = map[string]int32{
 		"NONE":             0,
@@ -113,6 +117,8 @@ var (
 		"CHOOSE":           23,
 		"PAUSE":            24,
 		"TAKE":             30,
+		"REDRIVE":          32,
+		"REDRIVE_STEP":     33,
 	}
 )
 
@@ -409,7 +415,7 @@ func (x Take_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Take_Action.Descriptor instead.
 func (Take_Action) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19, 0}
+	return file_log_proto_rawDescGZIP(), []int{21, 0}
 }
 
 type Settle_Outcome int32
@@ -464,7 +470,7 @@ func (x Settle_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Settle_Outcome.Descriptor instead.
 func (Settle_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20, 0}
+	return file_log_proto_rawDescGZIP(), []int{22, 0}
 }
 
 type QueueConfig_DeadLetterStrategy int32
@@ -516,7 +522,7 @@ func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_DeadLetterStrategy.Descriptor instead.
 func (QueueConfig_DeadLetterStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23, 0}
+	return file_log_proto_rawDescGZIP(), []int{25, 0}
 }
 
 type QueueConfig_Overflow int32
@@ -565,7 +571,7 @@ func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Overflow.Descriptor instead.
 func (QueueConfig_Overflow) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23, 1}
+	return file_log_proto_rawDescGZIP(), []int{25, 1}
 }
 
 type QueueConfig_Retry int32
@@ -617,7 +623,7 @@ func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Retry.Descriptor instead.
 func (QueueConfig_Retry) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23, 2}
+	return file_log_proto_rawDescGZIP(), []int{25, 2}
 }
 
 type QueueConfig_RetryStrategy int32
@@ -666,7 +672,7 @@ func (x QueueConfig_RetryStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_RetryStrategy.Descriptor instead.
 func (QueueConfig_RetryStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23, 3}
+	return file_log_proto_rawDescGZIP(), []int{25, 3}
 }
 
 type QueueConfig_Groups int32
@@ -715,7 +721,7 @@ func (x QueueConfig_Groups) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Groups.Descriptor instead.
 func (QueueConfig_Groups) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23, 4}
+	return file_log_proto_rawDescGZIP(), []int{25, 4}
 }
 
 type QueueConfig_Dispatch int32
@@ -761,7 +767,7 @@ func (x QueueConfig_Dispatch) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Dispatch.Descriptor instead.
 func (QueueConfig_Dispatch) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23, 5}
+	return file_log_proto_rawDescGZIP(), []int{25, 5}
 }
 
 type EndState_Reason int32
@@ -844,7 +850,7 @@ func (x EndState_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndState_Reason.Descriptor instead.
 func (EndState_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{31, 0}
+	return file_log_proto_rawDescGZIP(), []int{33, 0}
 }
 
 // Session names one channel of one client: the node that serves it, that
@@ -1008,6 +1014,8 @@ type Command struct {
 	Choose          *Choose          `protobuf:"bytes,24,opt,name=choose" json:"choose,omitempty"`
 	Pause           *Pause           `protobuf:"bytes,25,opt,name=pause" json:"pause,omitempty"`
 	Take            *Take            `protobuf:"bytes,60,opt,name=take" json:"take,omitempty"`
+	Redrive         *Redrive         `protobuf:"bytes,61,opt,name=redrive" json:"redrive,omitempty"`
+	RedriveStep     *RedriveStep     `protobuf:"bytes,62,opt,name=redrive_step,json=redriveStep" json:"redrive_step,omitempty"`
 	// In the first command of a stream: when it was made. A queue begins no
 	// stream with one that is too old, see Code Late. 0: not said.
 	OpenedAt      int64 `protobuf:"zigzag64,21,opt,name=opened_at,json=openedAt" json:"opened_at,omitempty"`
@@ -1216,6 +1224,20 @@ func (x *Command) GetPause() *Pause {
 func (x *Command) GetTake() *Take {
 	if x != nil {
 		return x.Take
+	}
+	return nil
+}
+
+func (x *Command) GetRedrive() *Redrive {
+	if x != nil {
+		return x.Redrive
+	}
+	return nil
+}
+
+func (x *Command) GetRedriveStep() *RedriveStep {
+	if x != nil {
+		return x.RedriveStep
 	}
 	return nil
 }
@@ -2610,6 +2632,216 @@ func (x *Pause) GetResume() bool {
 	return false
 }
 
+// Redrive begins to redrive what is ready now, which the queue's leader goes
+// on with in steps, or ends that.
+type Redrive struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	By     string                 `protobuf:"bytes,1,opt,name=by" json:"by,omitempty"`
+	Rate   uint64                 `protobuf:"varint,2,opt,name=rate" json:"rate,omitempty"`     // messages a second; 0: as it comes
+	Limit  uint64                 `protobuf:"varint,3,opt,name=limit" json:"limit,omitempty"`   // messages; 0: all
+	Target uint64                 `protobuf:"varint,4,opt,name=target" json:"target,omitempty"` // a queue; 0: that where each died last
+	// What the leader looks for, which the machine does not read.
+	Conditions []byte `protobuf:"bytes,5,opt,name=conditions" json:"conditions,omitempty"`
+	// Ends the redrive with this number, or whichever goes on, and says why; else
+	// this one begins.
+	Ends          uint64 `protobuf:"varint,6,opt,name=ends" json:"ends,omitempty"`
+	Cancels       bool   `protobuf:"varint,7,opt,name=cancels" json:"cancels,omitempty"`
+	Why           string `protobuf:"bytes,8,opt,name=why" json:"why,omitempty"`
+	To            string `protobuf:"bytes,9,opt,name=to" json:"to,omitempty"` // name of the target, to be shown
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Redrive) Reset() {
+	*x = Redrive{}
+	mi := &file_log_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Redrive) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Redrive) ProtoMessage() {}
+
+func (x *Redrive) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Redrive.ProtoReflect.Descriptor instead.
+func (*Redrive) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Redrive) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Redrive) GetRate() uint64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *Redrive) GetLimit() uint64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Redrive) GetTarget() uint64 {
+	if x != nil {
+		return x.Target
+	}
+	return 0
+}
+
+func (x *Redrive) GetConditions() []byte {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+func (x *Redrive) GetEnds() uint64 {
+	if x != nil {
+		return x.Ends
+	}
+	return 0
+}
+
+func (x *Redrive) GetCancels() bool {
+	if x != nil {
+		return x.Cancels
+	}
+	return false
+}
+
+func (x *Redrive) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Redrive) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+// RedriveStep takes what the leader has found for a redrive.
+type RedriveStep struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number uint64                 `protobuf:"varint,1,opt,name=number" json:"number,omitempty"` // of the redrive
+	// All up to a number of a message was looked at: before this step, or nothing
+	// is done, and with it.
+	After uint64  `protobuf:"varint,2,opt,name=after" json:"after,omitempty"`
+	Next  uint64  `protobuf:"varint,3,opt,name=next" json:"next,omitempty"`
+	Takes []*Take `protobuf:"bytes,4,rep,name=takes" json:"takes,omitempty"` // each of action REDRIVE
+	// Letters that stay: their queue is gone, they died in no other one, or the
+	// user may not write where they died.
+	SourceGone    uint64 `protobuf:"varint,5,opt,name=source_gone,json=sourceGone" json:"source_gone,omitempty"`
+	NoSource      uint64 `protobuf:"varint,6,opt,name=no_source,json=noSource" json:"no_source,omitempty"`
+	Refused       uint64 `protobuf:"varint,7,opt,name=refused" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RedriveStep) Reset() {
+	*x = RedriveStep{}
+	mi := &file_log_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RedriveStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RedriveStep) ProtoMessage() {}
+
+func (x *RedriveStep) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RedriveStep.ProtoReflect.Descriptor instead.
+func (*RedriveStep) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RedriveStep) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *RedriveStep) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *RedriveStep) GetNext() uint64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *RedriveStep) GetTakes() []*Take {
+	if x != nil {
+		return x.Takes
+	}
+	return nil
+}
+
+func (x *RedriveStep) GetSourceGone() uint64 {
+	if x != nil {
+		return x.SourceGone
+	}
+	return 0
+}
+
+func (x *RedriveStep) GetNoSource() uint64 {
+	if x != nil {
+		return x.NoSource
+	}
+	return 0
+}
+
+func (x *RedriveStep) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
 // Take takes messages that are ready and that nobody holds: it deletes them, or
 // sends them, or copies of them, to another queue. It names them by number. Those
 // that are not ready by then are left alone, so it may be repeated, but for a COPY.
@@ -2624,7 +2856,7 @@ type Take struct {
 
 func (x *Take) Reset() {
 	*x = Take{}
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2636,7 +2868,7 @@ func (x *Take) String() string {
 func (*Take) ProtoMessage() {}
 
 func (x *Take) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2649,7 +2881,7 @@ func (x *Take) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Take.ProtoReflect.Descriptor instead.
 func (*Take) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
+	return file_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Take) GetAction() Take_Action {
@@ -2701,7 +2933,7 @@ type Settle struct {
 
 func (x *Settle) Reset() {
 	*x = Settle{}
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2713,7 +2945,7 @@ func (x *Settle) String() string {
 func (*Settle) ProtoMessage() {}
 
 func (x *Settle) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2726,7 +2958,7 @@ func (x *Settle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settle.ProtoReflect.Descriptor instead.
 func (*Settle) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
+	return file_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Settle) GetOutcome() Settle_Outcome {
@@ -2818,7 +3050,7 @@ type Annotation struct {
 
 func (x *Annotation) Reset() {
 	*x = Annotation{}
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2830,7 +3062,7 @@ func (x *Annotation) String() string {
 func (*Annotation) ProtoMessage() {}
 
 func (x *Annotation) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2843,7 +3075,7 @@ func (x *Annotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Annotation.ProtoReflect.Descriptor instead.
 func (*Annotation) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21}
+	return file_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Annotation) GetKey() []byte {
@@ -2870,7 +3102,7 @@ type Configure struct {
 
 func (x *Configure) Reset() {
 	*x = Configure{}
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2882,7 +3114,7 @@ func (x *Configure) String() string {
 func (*Configure) ProtoMessage() {}
 
 func (x *Configure) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2895,7 +3127,7 @@ func (x *Configure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configure.ProtoReflect.Descriptor instead.
 func (*Configure) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22}
+	return file_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Configure) GetConfig() *QueueConfig {
@@ -3013,7 +3245,7 @@ type QueueConfig struct {
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3025,7 +3257,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3038,7 +3270,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *QueueConfig) GetTtlPlusOne() uint64 {
@@ -3436,7 +3668,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3448,7 +3680,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3461,7 +3693,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
+	return file_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Delete) GetIfUnused() bool {
@@ -3495,7 +3727,7 @@ type RouteDead struct {
 
 func (x *RouteDead) Reset() {
 	*x = RouteDead{}
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3507,7 +3739,7 @@ func (x *RouteDead) String() string {
 func (*RouteDead) ProtoMessage() {}
 
 func (x *RouteDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3520,7 +3752,7 @@ func (x *RouteDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteDead.ProtoReflect.Descriptor instead.
 func (*RouteDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
+	return file_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RouteDead) GetFirst() uint64 {
@@ -3562,7 +3794,7 @@ type DeadRoute struct {
 
 func (x *DeadRoute) Reset() {
 	*x = DeadRoute{}
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3574,7 +3806,7 @@ func (x *DeadRoute) String() string {
 func (*DeadRoute) ProtoMessage() {}
 
 func (x *DeadRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3587,7 +3819,7 @@ func (x *DeadRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadRoute.ProtoReflect.Descriptor instead.
 func (*DeadRoute) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{26}
+	return file_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DeadRoute) GetTargets() []uint64 {
@@ -3633,7 +3865,7 @@ type SettleDead struct {
 
 func (x *SettleDead) Reset() {
 	*x = SettleDead{}
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3645,7 +3877,7 @@ func (x *SettleDead) String() string {
 func (*SettleDead) ProtoMessage() {}
 
 func (x *SettleDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3658,7 +3890,7 @@ func (x *SettleDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleDead.ProtoReflect.Descriptor instead.
 func (*SettleDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{27}
+	return file_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SettleDead) GetTarget() uint64 {
@@ -3700,7 +3932,7 @@ type NodeDown struct {
 
 func (x *NodeDown) Reset() {
 	*x = NodeDown{}
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3712,7 +3944,7 @@ func (x *NodeDown) String() string {
 func (*NodeDown) ProtoMessage() {}
 
 func (x *NodeDown) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3725,7 +3957,7 @@ func (x *NodeDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDown.ProtoReflect.Descriptor instead.
 func (*NodeDown) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{28}
+	return file_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NodeDown) GetNode() uint32 {
@@ -3755,7 +3987,7 @@ type NodeSuspected struct {
 
 func (x *NodeSuspected) Reset() {
 	*x = NodeSuspected{}
-	mi := &file_log_proto_msgTypes[29]
+	mi := &file_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3767,7 +3999,7 @@ func (x *NodeSuspected) String() string {
 func (*NodeSuspected) ProtoMessage() {}
 
 func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[29]
+	mi := &file_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3780,7 +4012,7 @@ func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSuspected.ProtoReflect.Descriptor instead.
 func (*NodeSuspected) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{29}
+	return file_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *NodeSuspected) GetNode() uint32 {
@@ -3869,7 +4101,7 @@ type MessageState struct {
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[30]
+	mi := &file_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3881,7 +4113,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[30]
+	mi := &file_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3894,7 +4126,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{30}
+	return file_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -4277,7 +4509,7 @@ type EndState struct {
 
 func (x *EndState) Reset() {
 	*x = EndState{}
-	mi := &file_log_proto_msgTypes[31]
+	mi := &file_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4289,7 +4521,7 @@ func (x *EndState) String() string {
 func (*EndState) ProtoMessage() {}
 
 func (x *EndState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[31]
+	mi := &file_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4302,7 +4534,7 @@ func (x *EndState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndState.ProtoReflect.Descriptor instead.
 func (*EndState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{31}
+	return file_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *EndState) GetReason() EndState_Reason {
@@ -4484,7 +4716,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[32]
+	mi := &file_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4496,7 +4728,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[32]
+	mi := &file_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4509,7 +4741,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{32}
+	return file_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -4545,7 +4777,7 @@ const file_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xdd\f\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xef\r\n" +
 	"\aCommand\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x10\n" +
@@ -4574,8 +4806,10 @@ const file_log_proto_rawDesc = "" +
 	"\x06credit\x18\x17 \x01(\v2\x16.quorate.log.v1.CreditR\x06credit\x12.\n" +
 	"\x06choose\x18\x18 \x01(\v2\x16.quorate.log.v1.ChooseR\x06choose\x12+\n" +
 	"\x05pause\x18\x19 \x01(\v2\x15.quorate.log.v1.PauseR\x05pause\x12(\n" +
-	"\x04take\x18< \x01(\v2\x14.quorate.log.v1.TakeR\x04take\x12\x1b\n" +
-	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xd9\x02\n" +
+	"\x04take\x18< \x01(\v2\x14.quorate.log.v1.TakeR\x04take\x121\n" +
+	"\aredrive\x18= \x01(\v2\x17.quorate.log.v1.RedriveR\aredrive\x12>\n" +
+	"\fredrive_step\x18> \x01(\v2\x1b.quorate.log.v1.RedriveStepR\vredriveStep\x12\x1b\n" +
+	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xf8\x02\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aENQUEUE\x10\x01\x12\v\n" +
@@ -4610,7 +4844,9 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"\x06CHOOSE\x10\x17\x12\t\n" +
 	"\x05PAUSE\x10\x18\x12\b\n" +
-	"\x04TAKE\x10\x1e\"\xdd\x06\n" +
+	"\x04TAKE\x10\x1e\x12\v\n" +
+	"\aREDRIVE\x10 \x12\x10\n" +
+	"\fREDRIVE_STEP\x10!\"\xdd\x06\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -4752,7 +4988,28 @@ const file_log_proto_rawDesc = "" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05until\x18\x03 \x01(\x12R\x05until\x12\x16\n" +
-	"\x06resume\x18\x04 \x01(\bR\x06resume\"\xa6\x01\n" +
+	"\x06resume\x18\x04 \x01(\bR\x06resume\"\xcb\x01\n" +
+	"\aRedrive\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x12\n" +
+	"\x04rate\x18\x02 \x01(\x04R\x04rate\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x04R\x05limit\x12\x16\n" +
+	"\x06target\x18\x04 \x01(\x04R\x06target\x12\x1e\n" +
+	"\n" +
+	"conditions\x18\x05 \x01(\fR\n" +
+	"conditions\x12\x12\n" +
+	"\x04ends\x18\x06 \x01(\x04R\x04ends\x12\x18\n" +
+	"\acancels\x18\a \x01(\bR\acancels\x12\x10\n" +
+	"\x03why\x18\b \x01(\tR\x03why\x12\x0e\n" +
+	"\x02to\x18\t \x01(\tR\x02to\"\xd3\x01\n" +
+	"\vRedriveStep\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x12\n" +
+	"\x04next\x18\x03 \x01(\x04R\x04next\x12*\n" +
+	"\x05takes\x18\x04 \x03(\v2\x14.quorate.log.v1.TakeR\x05takes\x12\x1f\n" +
+	"\vsource_gone\x18\x05 \x01(\x04R\n" +
+	"sourceGone\x12\x1b\n" +
+	"\tno_source\x18\x06 \x01(\x04R\bnoSource\x12\x18\n" +
+	"\arefused\x18\a \x01(\x04R\arefused\"\xa6\x01\n" +
 	"\x04Take\x123\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x1b.quorate.log.v1.Take.ActionR\x06action\x12\x1a\n" +
 	"\bmessages\x18\x02 \x03(\x04R\bmessages\x12\x16\n" +
@@ -5028,7 +5285,7 @@ func file_log_proto_rawDescGZIP() []byte {
 }
 
 var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
@@ -5063,20 +5320,22 @@ var file_log_proto_goTypes = []any{
 	(*Cancel)(nil),                      // 30: quorate.log.v1.Cancel
 	(*Get)(nil),                         // 31: quorate.log.v1.Get
 	(*Pause)(nil),                       // 32: quorate.log.v1.Pause
-	(*Take)(nil),                        // 33: quorate.log.v1.Take
-	(*Settle)(nil),                      // 34: quorate.log.v1.Settle
-	(*Annotation)(nil),                  // 35: quorate.log.v1.Annotation
-	(*Configure)(nil),                   // 36: quorate.log.v1.Configure
-	(*QueueConfig)(nil),                 // 37: quorate.log.v1.QueueConfig
-	(*Delete)(nil),                      // 38: quorate.log.v1.Delete
-	(*RouteDead)(nil),                   // 39: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),                   // 40: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),                  // 41: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),                    // 42: quorate.log.v1.NodeDown
-	(*NodeSuspected)(nil),               // 43: quorate.log.v1.NodeSuspected
-	(*MessageState)(nil),                // 44: quorate.log.v1.MessageState
-	(*EndState)(nil),                    // 45: quorate.log.v1.EndState
-	(*DeadTransfer)(nil),                // 46: quorate.log.v1.DeadTransfer
+	(*Redrive)(nil),                     // 33: quorate.log.v1.Redrive
+	(*RedriveStep)(nil),                 // 34: quorate.log.v1.RedriveStep
+	(*Take)(nil),                        // 35: quorate.log.v1.Take
+	(*Settle)(nil),                      // 36: quorate.log.v1.Settle
+	(*Annotation)(nil),                  // 37: quorate.log.v1.Annotation
+	(*Configure)(nil),                   // 38: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 39: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 40: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 41: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 42: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 43: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 44: quorate.log.v1.NodeDown
+	(*NodeSuspected)(nil),               // 45: quorate.log.v1.NodeSuspected
+	(*MessageState)(nil),                // 46: quorate.log.v1.MessageState
+	(*EndState)(nil),                    // 47: quorate.log.v1.EndState
+	(*DeadTransfer)(nil),                // 48: quorate.log.v1.DeadTransfer
 }
 var file_log_proto_depIdxs = []int32{
 	16, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
@@ -5086,58 +5345,61 @@ var file_log_proto_depIdxs = []int32{
 	27, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
 	30, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
 	31, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
-	34, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	36, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	38, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	39, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	41, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	42, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	36, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
+	38, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	40, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	41, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	43, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	44, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
 	25, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
 	19, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
 	20, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
 	21, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
 	22, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
 	24, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
-	43, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
+	45, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
 	23, // 20: quorate.log.v1.Command.unpark:type_name -> quorate.log.v1.Unpark
 	29, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
 	28, // 22: quorate.log.v1.Command.choose:type_name -> quorate.log.v1.Choose
 	32, // 23: quorate.log.v1.Command.pause:type_name -> quorate.log.v1.Pause
-	33, // 24: quorate.log.v1.Command.take:type_name -> quorate.log.v1.Take
-	26, // 25: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
-	1,  // 26: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
-	18, // 27: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
-	35, // 28: quorate.log.v1.Enqueue.annotations:type_name -> quorate.log.v1.Annotation
-	4,  // 29: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
-	2,  // 30: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
-	14, // 31: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
-	3,  // 32: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
-	4,  // 33: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	14, // 34: quorate.log.v1.Choose.session:type_name -> quorate.log.v1.Session
-	5,  // 35: quorate.log.v1.Take.action:type_name -> quorate.log.v1.Take.Action
-	6,  // 36: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	14, // 37: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
-	35, // 38: quorate.log.v1.Settle.annotations:type_name -> quorate.log.v1.Annotation
-	37, // 39: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
-	7,  // 40: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
-	8,  // 41: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
-	9,  // 42: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
-	10, // 43: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
-	11, // 44: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
-	12, // 45: quorate.log.v1.QueueConfig.dispatch:type_name -> quorate.log.v1.QueueConfig.Dispatch
-	40, // 46: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	4,  // 47: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	46, // 48: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	26, // 49: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	35, // 50: quorate.log.v1.MessageState.annotations:type_name -> quorate.log.v1.Annotation
-	5,  // 51: quorate.log.v1.MessageState.taken_as:type_name -> quorate.log.v1.Take.Action
-	13, // 52: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
-	14, // 53: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
-	54, // [54:54] is the sub-list for method output_type
-	54, // [54:54] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	35, // 24: quorate.log.v1.Command.take:type_name -> quorate.log.v1.Take
+	33, // 25: quorate.log.v1.Command.redrive:type_name -> quorate.log.v1.Redrive
+	34, // 26: quorate.log.v1.Command.redrive_step:type_name -> quorate.log.v1.RedriveStep
+	26, // 27: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	1,  // 28: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
+	18, // 29: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
+	37, // 30: quorate.log.v1.Enqueue.annotations:type_name -> quorate.log.v1.Annotation
+	4,  // 31: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
+	2,  // 32: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
+	14, // 33: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
+	3,  // 34: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
+	4,  // 35: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
+	14, // 36: quorate.log.v1.Choose.session:type_name -> quorate.log.v1.Session
+	35, // 37: quorate.log.v1.RedriveStep.takes:type_name -> quorate.log.v1.Take
+	5,  // 38: quorate.log.v1.Take.action:type_name -> quorate.log.v1.Take.Action
+	6,  // 39: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
+	14, // 40: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
+	37, // 41: quorate.log.v1.Settle.annotations:type_name -> quorate.log.v1.Annotation
+	39, // 42: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	7,  // 43: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
+	8,  // 44: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
+	9,  // 45: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
+	10, // 46: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
+	11, // 47: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
+	12, // 48: quorate.log.v1.QueueConfig.dispatch:type_name -> quorate.log.v1.QueueConfig.Dispatch
+	42, // 49: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	4,  // 50: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	48, // 51: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	26, // 52: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	37, // 53: quorate.log.v1.MessageState.annotations:type_name -> quorate.log.v1.Annotation
+	5,  // 54: quorate.log.v1.MessageState.taken_as:type_name -> quorate.log.v1.Take.Action
+	13, // 55: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
+	14, // 56: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
+	57, // [57:57] is the sub-list for method output_type
+	57, // [57:57] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -5151,7 +5413,7 @@ func file_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
 			NumEnums:      14,
-			NumMessages:   33,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

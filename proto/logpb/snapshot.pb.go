@@ -160,6 +160,8 @@ type QueueSnapshot struct {
 	// Absent: nobody has paused the queue.
 	Pause       *Pause `protobuf:"bytes,79,opt,name=pause" json:"pause,omitempty"`
 	PausedSince int64  `protobuf:"zigzag64,80,opt,name=paused_since,json=pausedSince" json:"paused_since,omitempty"`
+	// The last redrive; absent: there was none.
+	Redrive *RedriveState `protobuf:"bytes,110,opt,name=redrive" json:"redrive,omitempty"`
 	// The numbers of the values by which messages are counted, ascending, and the values.
 	Tallies       []uint32 `protobuf:"varint,95,rep,packed,name=tallies" json:"tallies,omitempty"`
 	TallyValues   []string `protobuf:"bytes,96,rep,name=tally_values,json=tallyValues" json:"tally_values,omitempty"`
@@ -505,6 +507,13 @@ func (x *QueueSnapshot) GetPausedSince() int64 {
 	return 0
 }
 
+func (x *QueueSnapshot) GetRedrive() *RedriveState {
+	if x != nil {
+		return x.Redrive
+	}
+	return nil
+}
+
 func (x *QueueSnapshot) GetTallies() []uint32 {
 	if x != nil {
 		return x.Tallies
@@ -517,6 +526,139 @@ func (x *QueueSnapshot) GetTallyValues() []string {
 		return x.TallyValues
 	}
 	return nil
+}
+
+// RedriveState is a redrive, and how far it is.
+type RedriveState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Redrive       *Redrive               `protobuf:"bytes,1,opt,name=redrive" json:"redrive,omitempty"`
+	Number        uint64                 `protobuf:"varint,2,opt,name=number" json:"number,omitempty"`
+	Since         int64                  `protobuf:"zigzag64,3,opt,name=since" json:"since,omitempty"`
+	Ended         int64                  `protobuf:"zigzag64,4,opt,name=ended" json:"ended,omitempty"` // 0: it goes on
+	Next          uint64                 `protobuf:"varint,5,opt,name=next" json:"next,omitempty"`     // all up to this number of a message was looked at
+	UpTo          uint64                 `protobuf:"varint,6,opt,name=up_to,json=upTo" json:"up_to,omitempty"`
+	Paced         int64                  `protobuf:"zigzag64,7,opt,name=paced" json:"paced,omitempty"` // the rate allows the next step then
+	Taken         uint64                 `protobuf:"varint,8,opt,name=taken" json:"taken,omitempty"`
+	SourceGone    uint64                 `protobuf:"varint,9,opt,name=source_gone,json=sourceGone" json:"source_gone,omitempty"`
+	NoSource      uint64                 `protobuf:"varint,10,opt,name=no_source,json=noSource" json:"no_source,omitempty"`
+	Refused       uint64                 `protobuf:"varint,11,opt,name=refused" json:"refused,omitempty"`
+	Why           string                 `protobuf:"bytes,12,opt,name=why" json:"why,omitempty"` // it has ended before its end
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RedriveState) Reset() {
+	*x = RedriveState{}
+	mi := &file_snapshot_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RedriveState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RedriveState) ProtoMessage() {}
+
+func (x *RedriveState) ProtoReflect() protoreflect.Message {
+	mi := &file_snapshot_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RedriveState.ProtoReflect.Descriptor instead.
+func (*RedriveState) Descriptor() ([]byte, []int) {
+	return file_snapshot_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RedriveState) GetRedrive() *Redrive {
+	if x != nil {
+		return x.Redrive
+	}
+	return nil
+}
+
+func (x *RedriveState) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *RedriveState) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *RedriveState) GetEnded() int64 {
+	if x != nil {
+		return x.Ended
+	}
+	return 0
+}
+
+func (x *RedriveState) GetNext() uint64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *RedriveState) GetUpTo() uint64 {
+	if x != nil {
+		return x.UpTo
+	}
+	return 0
+}
+
+func (x *RedriveState) GetPaced() int64 {
+	if x != nil {
+		return x.Paced
+	}
+	return 0
+}
+
+func (x *RedriveState) GetTaken() uint64 {
+	if x != nil {
+		return x.Taken
+	}
+	return 0
+}
+
+func (x *RedriveState) GetSourceGone() uint64 {
+	if x != nil {
+		return x.SourceGone
+	}
+	return 0
+}
+
+func (x *RedriveState) GetNoSource() uint64 {
+	if x != nil {
+		return x.NoSource
+	}
+	return 0
+}
+
+func (x *RedriveState) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *RedriveState) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
 }
 
 // GroupState is a group that is held or has a state.
@@ -544,7 +686,7 @@ type GroupState struct {
 
 func (x *GroupState) Reset() {
 	*x = GroupState{}
-	mi := &file_snapshot_proto_msgTypes[2]
+	mi := &file_snapshot_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -556,7 +698,7 @@ func (x *GroupState) String() string {
 func (*GroupState) ProtoMessage() {}
 
 func (x *GroupState) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[2]
+	mi := &file_snapshot_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -569,7 +711,7 @@ func (x *GroupState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupState.ProtoReflect.Descriptor instead.
 func (*GroupState) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{2}
+	return file_snapshot_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GroupState) GetId() string {
@@ -656,7 +798,7 @@ type GroupTakerState struct {
 
 func (x *GroupTakerState) Reset() {
 	*x = GroupTakerState{}
-	mi := &file_snapshot_proto_msgTypes[3]
+	mi := &file_snapshot_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +810,7 @@ func (x *GroupTakerState) String() string {
 func (*GroupTakerState) ProtoMessage() {}
 
 func (x *GroupTakerState) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[3]
+	mi := &file_snapshot_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +823,7 @@ func (x *GroupTakerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupTakerState.ProtoReflect.Descriptor instead.
 func (*GroupTakerState) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{3}
+	return file_snapshot_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GroupTakerState) GetConsumer() uint32 {
@@ -766,7 +908,7 @@ type QueueCounters struct {
 
 func (x *QueueCounters) Reset() {
 	*x = QueueCounters{}
-	mi := &file_snapshot_proto_msgTypes[4]
+	mi := &file_snapshot_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +920,7 @@ func (x *QueueCounters) String() string {
 func (*QueueCounters) ProtoMessage() {}
 
 func (x *QueueCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[4]
+	mi := &file_snapshot_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +933,7 @@ func (x *QueueCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueCounters.ProtoReflect.Descriptor instead.
 func (*QueueCounters) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{4}
+	return file_snapshot_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *QueueCounters) GetEnqueued() uint64 {
@@ -1065,7 +1207,7 @@ type DeadTarget struct {
 
 func (x *DeadTarget) Reset() {
 	*x = DeadTarget{}
-	mi := &file_snapshot_proto_msgTypes[5]
+	mi := &file_snapshot_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1219,7 @@ func (x *DeadTarget) String() string {
 func (*DeadTarget) ProtoMessage() {}
 
 func (x *DeadTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[5]
+	mi := &file_snapshot_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1232,7 @@ func (x *DeadTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTarget.ProtoReflect.Descriptor instead.
 func (*DeadTarget) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{5}
+	return file_snapshot_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DeadTarget) GetTarget() uint64 {
@@ -1146,7 +1288,7 @@ type ReturningState struct {
 
 func (x *ReturningState) Reset() {
 	*x = ReturningState{}
-	mi := &file_snapshot_proto_msgTypes[6]
+	mi := &file_snapshot_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1300,7 @@ func (x *ReturningState) String() string {
 func (*ReturningState) ProtoMessage() {}
 
 func (x *ReturningState) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[6]
+	mi := &file_snapshot_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1313,7 @@ func (x *ReturningState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReturningState.ProtoReflect.Descriptor instead.
 func (*ReturningState) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{6}
+	return file_snapshot_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReturningState) GetSession() *Session {
@@ -1272,7 +1414,7 @@ type SessionState struct {
 
 func (x *SessionState) Reset() {
 	*x = SessionState{}
-	mi := &file_snapshot_proto_msgTypes[7]
+	mi := &file_snapshot_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1426,7 @@ func (x *SessionState) String() string {
 func (*SessionState) ProtoMessage() {}
 
 func (x *SessionState) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[7]
+	mi := &file_snapshot_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1439,7 @@ func (x *SessionState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionState.ProtoReflect.Descriptor instead.
 func (*SessionState) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{7}
+	return file_snapshot_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SessionState) GetSession() *Session {
@@ -1376,7 +1518,7 @@ type CursorState struct {
 
 func (x *CursorState) Reset() {
 	*x = CursorState{}
-	mi := &file_snapshot_proto_msgTypes[8]
+	mi := &file_snapshot_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1530,7 @@ func (x *CursorState) String() string {
 func (*CursorState) ProtoMessage() {}
 
 func (x *CursorState) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[8]
+	mi := &file_snapshot_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1543,7 @@ func (x *CursorState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CursorState.ProtoReflect.Descriptor instead.
 func (*CursorState) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{8}
+	return file_snapshot_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CursorState) GetMinTtl() uint64 {
@@ -1464,7 +1606,7 @@ type ConsumerState struct {
 
 func (x *ConsumerState) Reset() {
 	*x = ConsumerState{}
-	mi := &file_snapshot_proto_msgTypes[9]
+	mi := &file_snapshot_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1618,7 @@ func (x *ConsumerState) String() string {
 func (*ConsumerState) ProtoMessage() {}
 
 func (x *ConsumerState) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[9]
+	mi := &file_snapshot_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1631,7 @@ func (x *ConsumerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerState.ProtoReflect.Descriptor instead.
 func (*ConsumerState) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{9}
+	return file_snapshot_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ConsumerState) GetSession() uint32 {
@@ -1738,7 +1880,7 @@ type DetachedState struct {
 
 func (x *DetachedState) Reset() {
 	*x = DetachedState{}
-	mi := &file_snapshot_proto_msgTypes[10]
+	mi := &file_snapshot_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1750,7 +1892,7 @@ func (x *DetachedState) String() string {
 func (*DetachedState) ProtoMessage() {}
 
 func (x *DetachedState) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[10]
+	mi := &file_snapshot_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1763,7 +1905,7 @@ func (x *DetachedState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetachedState.ProtoReflect.Descriptor instead.
 func (*DetachedState) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{10}
+	return file_snapshot_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DetachedState) GetSession() *Session {
@@ -1809,7 +1951,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\tSuspicion\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x14\n" +
-	"\x05until\x18\x03 \x01(\x12R\x05until\"\xbf\r\n" +
+	"\x05until\x18\x03 \x01(\x12R\x05until\"\xf7\r\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -1863,9 +2005,25 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x05parts\x18M \x01(\x04R\x05parts\x12%\n" +
 	"\x0eunnamed_purged\x18N \x01(\x04R\runnamedPurged\x12+\n" +
 	"\x05pause\x18O \x01(\v2\x15.quorate.log.v1.PauseR\x05pause\x12!\n" +
-	"\fpaused_since\x18P \x01(\x12R\vpausedSince\x12\x18\n" +
+	"\fpaused_since\x18P \x01(\x12R\vpausedSince\x126\n" +
+	"\aredrive\x18n \x01(\v2\x1c.quorate.log.v1.RedriveStateR\aredrive\x12\x18\n" +
 	"\atallies\x18_ \x03(\rR\atallies\x12!\n" +
-	"\ftally_values\x18` \x03(\tR\vtallyValuesJ\x04\b\x14\x10\x15\"\x89\x02\n" +
+	"\ftally_values\x18` \x03(\tR\vtallyValuesJ\x04\b\x14\x10\x15\"\xc4\x02\n" +
+	"\fRedriveState\x121\n" +
+	"\aredrive\x18\x01 \x01(\v2\x17.quorate.log.v1.RedriveR\aredrive\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x12R\x05since\x12\x14\n" +
+	"\x05ended\x18\x04 \x01(\x12R\x05ended\x12\x12\n" +
+	"\x04next\x18\x05 \x01(\x04R\x04next\x12\x13\n" +
+	"\x05up_to\x18\x06 \x01(\x04R\x04upTo\x12\x14\n" +
+	"\x05paced\x18\a \x01(\x12R\x05paced\x12\x14\n" +
+	"\x05taken\x18\b \x01(\x04R\x05taken\x12\x1f\n" +
+	"\vsource_gone\x18\t \x01(\x04R\n" +
+	"sourceGone\x12\x1b\n" +
+	"\tno_source\x18\n" +
+	" \x01(\x04R\bnoSource\x12\x18\n" +
+	"\arefused\x18\v \x01(\x04R\arefused\x12\x10\n" +
+	"\x03why\x18\f \x01(\tR\x03why\"\x89\x02\n" +
 	"\n" +
 	"GroupState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -2026,49 +2184,53 @@ func file_snapshot_proto_rawDescGZIP() []byte {
 	return file_snapshot_proto_rawDescData
 }
 
-var file_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_snapshot_proto_goTypes = []any{
 	(*Suspicion)(nil),       // 0: quorate.log.v1.Suspicion
 	(*QueueSnapshot)(nil),   // 1: quorate.log.v1.QueueSnapshot
-	(*GroupState)(nil),      // 2: quorate.log.v1.GroupState
-	(*GroupTakerState)(nil), // 3: quorate.log.v1.GroupTakerState
-	(*QueueCounters)(nil),   // 4: quorate.log.v1.QueueCounters
-	(*DeadTarget)(nil),      // 5: quorate.log.v1.DeadTarget
-	(*ReturningState)(nil),  // 6: quorate.log.v1.ReturningState
-	(*SessionState)(nil),    // 7: quorate.log.v1.SessionState
-	(*CursorState)(nil),     // 8: quorate.log.v1.CursorState
-	(*ConsumerState)(nil),   // 9: quorate.log.v1.ConsumerState
-	(*DetachedState)(nil),   // 10: quorate.log.v1.DetachedState
-	(*QueueConfig)(nil),     // 11: quorate.log.v1.QueueConfig
-	(*Session)(nil),         // 12: quorate.log.v1.Session
-	(*NodeDown)(nil),        // 13: quorate.log.v1.NodeDown
-	(*Pause)(nil),           // 14: quorate.log.v1.Pause
-	(*Annotation)(nil),      // 15: quorate.log.v1.Annotation
+	(*RedriveState)(nil),    // 2: quorate.log.v1.RedriveState
+	(*GroupState)(nil),      // 3: quorate.log.v1.GroupState
+	(*GroupTakerState)(nil), // 4: quorate.log.v1.GroupTakerState
+	(*QueueCounters)(nil),   // 5: quorate.log.v1.QueueCounters
+	(*DeadTarget)(nil),      // 6: quorate.log.v1.DeadTarget
+	(*ReturningState)(nil),  // 7: quorate.log.v1.ReturningState
+	(*SessionState)(nil),    // 8: quorate.log.v1.SessionState
+	(*CursorState)(nil),     // 9: quorate.log.v1.CursorState
+	(*ConsumerState)(nil),   // 10: quorate.log.v1.ConsumerState
+	(*DetachedState)(nil),   // 11: quorate.log.v1.DetachedState
+	(*QueueConfig)(nil),     // 12: quorate.log.v1.QueueConfig
+	(*Session)(nil),         // 13: quorate.log.v1.Session
+	(*NodeDown)(nil),        // 14: quorate.log.v1.NodeDown
+	(*Pause)(nil),           // 15: quorate.log.v1.Pause
+	(*Redrive)(nil),         // 16: quorate.log.v1.Redrive
+	(*Annotation)(nil),      // 17: quorate.log.v1.Annotation
 }
 var file_snapshot_proto_depIdxs = []int32{
-	11, // 0: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
-	4,  // 1: quorate.log.v1.QueueSnapshot.counters:type_name -> quorate.log.v1.QueueCounters
-	5,  // 2: quorate.log.v1.QueueSnapshot.targets:type_name -> quorate.log.v1.DeadTarget
-	7,  // 3: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
-	9,  // 4: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
-	12, // 5: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
-	13, // 6: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
+	12, // 0: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
+	5,  // 1: quorate.log.v1.QueueSnapshot.counters:type_name -> quorate.log.v1.QueueCounters
+	6,  // 2: quorate.log.v1.QueueSnapshot.targets:type_name -> quorate.log.v1.DeadTarget
+	8,  // 3: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
+	10, // 4: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
+	13, // 5: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
+	14, // 6: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
 	0,  // 7: quorate.log.v1.QueueSnapshot.suspected:type_name -> quorate.log.v1.Suspicion
-	6,  // 8: quorate.log.v1.QueueSnapshot.returning:type_name -> quorate.log.v1.ReturningState
-	2,  // 9: quorate.log.v1.QueueSnapshot.groups:type_name -> quorate.log.v1.GroupState
-	3,  // 10: quorate.log.v1.QueueSnapshot.group_takers:type_name -> quorate.log.v1.GroupTakerState
-	10, // 11: quorate.log.v1.QueueSnapshot.detached:type_name -> quorate.log.v1.DetachedState
-	8,  // 12: quorate.log.v1.QueueSnapshot.cursors:type_name -> quorate.log.v1.CursorState
-	14, // 13: quorate.log.v1.QueueSnapshot.pause:type_name -> quorate.log.v1.Pause
-	12, // 14: quorate.log.v1.ReturningState.session:type_name -> quorate.log.v1.Session
-	15, // 15: quorate.log.v1.ReturningState.annotations:type_name -> quorate.log.v1.Annotation
-	12, // 16: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
-	12, // 17: quorate.log.v1.DetachedState.session:type_name -> quorate.log.v1.Session
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	7,  // 8: quorate.log.v1.QueueSnapshot.returning:type_name -> quorate.log.v1.ReturningState
+	3,  // 9: quorate.log.v1.QueueSnapshot.groups:type_name -> quorate.log.v1.GroupState
+	4,  // 10: quorate.log.v1.QueueSnapshot.group_takers:type_name -> quorate.log.v1.GroupTakerState
+	11, // 11: quorate.log.v1.QueueSnapshot.detached:type_name -> quorate.log.v1.DetachedState
+	9,  // 12: quorate.log.v1.QueueSnapshot.cursors:type_name -> quorate.log.v1.CursorState
+	15, // 13: quorate.log.v1.QueueSnapshot.pause:type_name -> quorate.log.v1.Pause
+	2,  // 14: quorate.log.v1.QueueSnapshot.redrive:type_name -> quorate.log.v1.RedriveState
+	16, // 15: quorate.log.v1.RedriveState.redrive:type_name -> quorate.log.v1.Redrive
+	13, // 16: quorate.log.v1.ReturningState.session:type_name -> quorate.log.v1.Session
+	17, // 17: quorate.log.v1.ReturningState.annotations:type_name -> quorate.log.v1.Annotation
+	13, // 18: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
+	13, // 19: quorate.log.v1.DetachedState.session:type_name -> quorate.log.v1.Session
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_snapshot_proto_init() }
@@ -2083,7 +2245,7 @@ func file_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_snapshot_proto_rawDesc), len(file_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

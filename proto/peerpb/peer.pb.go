@@ -74,7 +74,7 @@ func (x TrafficRequest_Of) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TrafficRequest_Of.Descriptor instead.
 func (TrafficRequest_Of) EnumDescriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{65, 0}
+	return file_peer_proto_rawDescGZIP(), []int{67, 0}
 }
 
 // Hello opens a link.
@@ -1044,6 +1044,147 @@ func (x *QueuePause) GetUntil() int64 {
 	return 0
 }
 
+// QueueRedrive is a redrive of a queue's messages, as in logpb.RedriveState.
+type QueueRedrive struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number" json:"number,omitempty"`
+	By            string                 `protobuf:"bytes,2,opt,name=by" json:"by,omitempty"`
+	Since         int64                  `protobuf:"zigzag64,3,opt,name=since" json:"since,omitempty"` // ms
+	Ended         int64                  `protobuf:"zigzag64,4,opt,name=ended" json:"ended,omitempty"` // ms; 0: it goes on
+	Why           string                 `protobuf:"bytes,5,opt,name=why" json:"why,omitempty"`
+	Rate          uint64                 `protobuf:"varint,6,opt,name=rate" json:"rate,omitempty"`
+	Limit         uint64                 `protobuf:"varint,7,opt,name=limit" json:"limit,omitempty"`
+	To            string                 `protobuf:"bytes,8,opt,name=to" json:"to,omitempty"`
+	Taken         uint64                 `protobuf:"varint,9,opt,name=taken" json:"taken,omitempty"`
+	Remaining     uint64                 `protobuf:"varint,10,opt,name=remaining" json:"remaining,omitempty"` // at most
+	SourceGone    uint64                 `protobuf:"varint,11,opt,name=source_gone,json=sourceGone" json:"source_gone,omitempty"`
+	NoSource      uint64                 `protobuf:"varint,12,opt,name=no_source,json=noSource" json:"no_source,omitempty"`
+	Refused       uint64                 `protobuf:"varint,13,opt,name=refused" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueRedrive) Reset() {
+	*x = QueueRedrive{}
+	mi := &file_peer_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueRedrive) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueRedrive) ProtoMessage() {}
+
+func (x *QueueRedrive) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueRedrive.ProtoReflect.Descriptor instead.
+func (*QueueRedrive) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *QueueRedrive) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *QueueRedrive) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *QueueRedrive) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *QueueRedrive) GetEnded() int64 {
+	if x != nil {
+		return x.Ended
+	}
+	return 0
+}
+
+func (x *QueueRedrive) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *QueueRedrive) GetRate() uint64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *QueueRedrive) GetLimit() uint64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *QueueRedrive) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *QueueRedrive) GetTaken() uint64 {
+	if x != nil {
+		return x.Taken
+	}
+	return 0
+}
+
+func (x *QueueRedrive) GetRemaining() uint64 {
+	if x != nil {
+		return x.Remaining
+	}
+	return 0
+}
+
+func (x *QueueRedrive) GetSourceGone() uint64 {
+	if x != nil {
+		return x.SourceGone
+	}
+	return 0
+}
+
+func (x *QueueRedrive) GetNoSource() uint64 {
+	if x != nil {
+		return x.NoSource
+	}
+	return 0
+}
+
+func (x *QueueRedrive) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
 // QueueTally counts messages that have the same value in a header.
 type QueueTally struct {
 	state                  protoimpl.MessageState `protogen:"open.v1"`
@@ -1059,7 +1200,7 @@ type QueueTally struct {
 
 func (x *QueueTally) Reset() {
 	*x = QueueTally{}
-	mi := &file_peer_proto_msgTypes[13]
+	mi := &file_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1212,7 @@ func (x *QueueTally) String() string {
 func (*QueueTally) ProtoMessage() {}
 
 func (x *QueueTally) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[13]
+	mi := &file_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1225,7 @@ func (x *QueueTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueTally.ProtoReflect.Descriptor instead.
 func (*QueueTally) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *QueueTally) GetValue() string {
@@ -1214,19 +1355,20 @@ type QueueStats struct {
 	// Messages by the value of the header that the settings name; of at most a few queues that were asked for.
 	ByHeader []*QueueTally `protobuf:"bytes,67,rep,name=by_header,json=byHeader" json:"by_header,omitempty"`
 	// Scheduled messages, and those that wait for a retry, that become ready within the time that was asked about.
-	MessagesDue           uint64      `protobuf:"varint,68,opt,name=messages_due,json=messagesDue" json:"messages_due,omitempty"`
-	Paused                bool        `protobuf:"varint,110,opt,name=paused" json:"paused,omitempty"`                                                           // consumers are handed nothing
-	MessagesDeletedTotal  uint64      `protobuf:"varint,160,opt,name=messages_deleted_total,json=messagesDeletedTotal" json:"messages_deleted_total,omitempty"` // one by one, while they were ready
-	MessagesRedrivenTotal uint64      `protobuf:"varint,161,opt,name=messages_redriven_total,json=messagesRedrivenTotal" json:"messages_redriven_total,omitempty"`
-	MessagesCopiedTotal   uint64      `protobuf:"varint,162,opt,name=messages_copied_total,json=messagesCopiedTotal" json:"messages_copied_total,omitempty"`
-	Pause                 *QueuePause `protobuf:"bytes,111,opt,name=pause" json:"pause,omitempty"` // absent: nobody has paused it, or only a policy
+	MessagesDue           uint64        `protobuf:"varint,68,opt,name=messages_due,json=messagesDue" json:"messages_due,omitempty"`
+	Paused                bool          `protobuf:"varint,110,opt,name=paused" json:"paused,omitempty"`                                                           // consumers are handed nothing
+	MessagesDeletedTotal  uint64        `protobuf:"varint,160,opt,name=messages_deleted_total,json=messagesDeletedTotal" json:"messages_deleted_total,omitempty"` // one by one, while they were ready
+	MessagesRedrivenTotal uint64        `protobuf:"varint,161,opt,name=messages_redriven_total,json=messagesRedrivenTotal" json:"messages_redriven_total,omitempty"`
+	MessagesCopiedTotal   uint64        `protobuf:"varint,162,opt,name=messages_copied_total,json=messagesCopiedTotal" json:"messages_copied_total,omitempty"`
+	Pause                 *QueuePause   `protobuf:"bytes,111,opt,name=pause" json:"pause,omitempty"`     // absent: nobody has paused it, or only a policy
+	Redrive               *QueueRedrive `protobuf:"bytes,165,opt,name=redrive" json:"redrive,omitempty"` // the last one; absent: there was none
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
 
 func (x *QueueStats) Reset() {
 	*x = QueueStats{}
-	mi := &file_peer_proto_msgTypes[14]
+	mi := &file_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +1380,7 @@ func (x *QueueStats) String() string {
 func (*QueueStats) ProtoMessage() {}
 
 func (x *QueueStats) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[14]
+	mi := &file_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +1393,7 @@ func (x *QueueStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueStats.ProtoReflect.Descriptor instead.
 func (*QueueStats) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *QueueStats) GetQueue() uint64 {
@@ -1779,6 +1921,13 @@ func (x *QueueStats) GetPause() *QueuePause {
 	return nil
 }
 
+func (x *QueueStats) GetRedrive() *QueueRedrive {
+	if x != nil {
+		return x.Redrive
+	}
+	return nil
+}
+
 // TimeRequest asks a node what comes next in the queues that it leads: how much by each of some times from
 // its clock on, in ms, ascending.
 type TimeRequest struct {
@@ -1790,7 +1939,7 @@ type TimeRequest struct {
 
 func (x *TimeRequest) Reset() {
 	*x = TimeRequest{}
-	mi := &file_peer_proto_msgTypes[15]
+	mi := &file_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1802,7 +1951,7 @@ func (x *TimeRequest) String() string {
 func (*TimeRequest) ProtoMessage() {}
 
 func (x *TimeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[15]
+	mi := &file_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1815,7 +1964,7 @@ func (x *TimeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeRequest.ProtoReflect.Descriptor instead.
 func (*TimeRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TimeRequest) GetWithin() []uint64 {
@@ -1834,7 +1983,7 @@ type TimeReply struct {
 
 func (x *TimeReply) Reset() {
 	*x = TimeReply{}
-	mi := &file_peer_proto_msgTypes[16]
+	mi := &file_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1846,7 +1995,7 @@ func (x *TimeReply) String() string {
 func (*TimeReply) ProtoMessage() {}
 
 func (x *TimeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[16]
+	mi := &file_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1859,7 +2008,7 @@ func (x *TimeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeReply.ProtoReflect.Descriptor instead.
 func (*TimeReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TimeReply) GetQueues() []*QueueTime {
@@ -1889,7 +2038,7 @@ type QueueTime struct {
 
 func (x *QueueTime) Reset() {
 	*x = QueueTime{}
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +2050,7 @@ func (x *QueueTime) String() string {
 func (*QueueTime) ProtoMessage() {}
 
 func (x *QueueTime) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +2063,7 @@ func (x *QueueTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueTime.ProtoReflect.Descriptor instead.
 func (*QueueTime) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *QueueTime) GetQueue() uint64 {
@@ -2005,7 +2154,7 @@ type CountsRequest struct {
 
 func (x *CountsRequest) Reset() {
 	*x = CountsRequest{}
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2017,7 +2166,7 @@ func (x *CountsRequest) String() string {
 func (*CountsRequest) ProtoMessage() {}
 
 func (x *CountsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2030,7 +2179,7 @@ func (x *CountsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsRequest.ProtoReflect.Descriptor instead.
 func (*CountsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CountsRequest) GetVhost() string {
@@ -2058,7 +2207,7 @@ type CountsReply struct {
 
 func (x *CountsReply) Reset() {
 	*x = CountsReply{}
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2070,7 +2219,7 @@ func (x *CountsReply) String() string {
 func (*CountsReply) ProtoMessage() {}
 
 func (x *CountsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2083,7 +2232,7 @@ func (x *CountsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsReply.ProtoReflect.Descriptor instead.
 func (*CountsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CountsReply) GetOfVhost() uint64 {
@@ -2118,7 +2267,7 @@ type ConsumersRequest struct {
 
 func (x *ConsumersRequest) Reset() {
 	*x = ConsumersRequest{}
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2130,7 +2279,7 @@ func (x *ConsumersRequest) String() string {
 func (*ConsumersRequest) ProtoMessage() {}
 
 func (x *ConsumersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2143,7 +2292,7 @@ func (x *ConsumersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumersRequest.ProtoReflect.Descriptor instead.
 func (*ConsumersRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ConsumersRequest) GetQueues() []uint64 {
@@ -2163,7 +2312,7 @@ type ConsumersReply struct {
 
 func (x *ConsumersReply) Reset() {
 	*x = ConsumersReply{}
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2324,7 @@ func (x *ConsumersReply) String() string {
 func (*ConsumersReply) ProtoMessage() {}
 
 func (x *ConsumersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2337,7 @@ func (x *ConsumersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumersReply.ProtoReflect.Descriptor instead.
 func (*ConsumersReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ConsumersReply) GetConsumers() []*QueueConsumer {
@@ -2242,7 +2391,7 @@ type QueueConsumer struct {
 
 func (x *QueueConsumer) Reset() {
 	*x = QueueConsumer{}
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2254,7 +2403,7 @@ func (x *QueueConsumer) String() string {
 func (*QueueConsumer) ProtoMessage() {}
 
 func (x *QueueConsumer) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2267,7 +2416,7 @@ func (x *QueueConsumer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConsumer.ProtoReflect.Descriptor instead.
 func (*QueueConsumer) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *QueueConsumer) GetQueue() uint64 {
@@ -2488,7 +2637,7 @@ type ConsumingSession struct {
 
 func (x *ConsumingSession) Reset() {
 	*x = ConsumingSession{}
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2500,7 +2649,7 @@ func (x *ConsumingSession) String() string {
 func (*ConsumingSession) ProtoMessage() {}
 
 func (x *ConsumingSession) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2513,7 +2662,7 @@ func (x *ConsumingSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumingSession.ProtoReflect.Descriptor instead.
 func (*ConsumingSession) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ConsumingSession) GetBoot() uint64 {
@@ -2574,7 +2723,7 @@ type TimeoutsRequest struct {
 
 func (x *TimeoutsRequest) Reset() {
 	*x = TimeoutsRequest{}
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2586,7 +2735,7 @@ func (x *TimeoutsRequest) String() string {
 func (*TimeoutsRequest) ProtoMessage() {}
 
 func (x *TimeoutsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2599,7 +2748,7 @@ func (x *TimeoutsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeoutsRequest.ProtoReflect.Descriptor instead.
 func (*TimeoutsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_proto_rawDescGZIP(), []int{25}
 }
 
 type TimeoutsReply struct {
@@ -2612,7 +2761,7 @@ type TimeoutsReply struct {
 
 func (x *TimeoutsReply) Reset() {
 	*x = TimeoutsReply{}
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2624,7 +2773,7 @@ func (x *TimeoutsReply) String() string {
 func (*TimeoutsReply) ProtoMessage() {}
 
 func (x *TimeoutsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2637,7 +2786,7 @@ func (x *TimeoutsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeoutsReply.ProtoReflect.Descriptor instead.
 func (*TimeoutsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TimeoutsReply) GetLed() []*ConsumerTimeout {
@@ -2674,7 +2823,7 @@ type ConsumerTimeout struct {
 
 func (x *ConsumerTimeout) Reset() {
 	*x = ConsumerTimeout{}
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2686,7 +2835,7 @@ func (x *ConsumerTimeout) String() string {
 func (*ConsumerTimeout) ProtoMessage() {}
 
 func (x *ConsumerTimeout) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2699,7 +2848,7 @@ func (x *ConsumerTimeout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerTimeout.ProtoReflect.Descriptor instead.
 func (*ConsumerTimeout) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ConsumerTimeout) GetAt() int64 {
@@ -2798,7 +2947,7 @@ type LateConsumer struct {
 
 func (x *LateConsumer) Reset() {
 	*x = LateConsumer{}
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2810,7 +2959,7 @@ func (x *LateConsumer) String() string {
 func (*LateConsumer) ProtoMessage() {}
 
 func (x *LateConsumer) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2823,7 +2972,7 @@ func (x *LateConsumer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LateConsumer.ProtoReflect.Descriptor instead.
 func (*LateConsumer) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *LateConsumer) GetSession() *ConsumingSession {
@@ -2856,7 +3005,7 @@ type DriftsRequest struct {
 
 func (x *DriftsRequest) Reset() {
 	*x = DriftsRequest{}
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2868,7 +3017,7 @@ func (x *DriftsRequest) String() string {
 func (*DriftsRequest) ProtoMessage() {}
 
 func (x *DriftsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2881,7 +3030,7 @@ func (x *DriftsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DriftsRequest.ProtoReflect.Descriptor instead.
 func (*DriftsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_proto_rawDescGZIP(), []int{29}
 }
 
 type DriftsReply struct {
@@ -2893,7 +3042,7 @@ type DriftsReply struct {
 
 func (x *DriftsReply) Reset() {
 	*x = DriftsReply{}
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +3054,7 @@ func (x *DriftsReply) String() string {
 func (*DriftsReply) ProtoMessage() {}
 
 func (x *DriftsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +3067,7 @@ func (x *DriftsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DriftsReply.ProtoReflect.Descriptor instead.
 func (*DriftsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DriftsReply) GetDrifts() []*Drift {
@@ -2947,7 +3096,7 @@ type Drift struct {
 
 func (x *Drift) Reset() {
 	*x = Drift{}
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2959,7 +3108,7 @@ func (x *Drift) String() string {
 func (*Drift) ProtoMessage() {}
 
 func (x *Drift) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2972,7 +3121,7 @@ func (x *Drift) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drift.ProtoReflect.Descriptor instead.
 func (*Drift) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Drift) GetVhost() string {
@@ -3067,7 +3216,7 @@ type ScheduledRequest struct {
 
 func (x *ScheduledRequest) Reset() {
 	*x = ScheduledRequest{}
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3079,7 +3228,7 @@ func (x *ScheduledRequest) String() string {
 func (*ScheduledRequest) ProtoMessage() {}
 
 func (x *ScheduledRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3092,7 +3241,7 @@ func (x *ScheduledRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledRequest.ProtoReflect.Descriptor instead.
 func (*ScheduledRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ScheduledRequest) GetQueue() uint64 {
@@ -3140,7 +3289,7 @@ type ScheduledReply struct {
 
 func (x *ScheduledReply) Reset() {
 	*x = ScheduledReply{}
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3152,7 +3301,7 @@ func (x *ScheduledReply) String() string {
 func (*ScheduledReply) ProtoMessage() {}
 
 func (x *ScheduledReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3165,7 +3314,7 @@ func (x *ScheduledReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledReply.ProtoReflect.Descriptor instead.
 func (*ScheduledReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ScheduledReply) GetLeader() bool {
@@ -3197,7 +3346,7 @@ type ScheduledMessage struct {
 
 func (x *ScheduledMessage) Reset() {
 	*x = ScheduledMessage{}
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3209,7 +3358,7 @@ func (x *ScheduledMessage) String() string {
 func (*ScheduledMessage) ProtoMessage() {}
 
 func (x *ScheduledMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3222,7 +3371,7 @@ func (x *ScheduledMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledMessage.ProtoReflect.Descriptor instead.
 func (*ScheduledMessage) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ScheduledMessage) GetMessage() uint64 {
@@ -3284,7 +3433,7 @@ type ReplicasRequest struct {
 
 func (x *ReplicasRequest) Reset() {
 	*x = ReplicasRequest{}
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3296,7 +3445,7 @@ func (x *ReplicasRequest) String() string {
 func (*ReplicasRequest) ProtoMessage() {}
 
 func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3309,7 +3458,7 @@ func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ReplicasRequest) GetGroups() []uint32 {
@@ -3330,7 +3479,7 @@ type ReplicasReply struct {
 
 func (x *ReplicasReply) Reset() {
 	*x = ReplicasReply{}
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3342,7 +3491,7 @@ func (x *ReplicasReply) String() string {
 func (*ReplicasReply) ProtoMessage() {}
 
 func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3355,7 +3504,7 @@ func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasReply.ProtoReflect.Descriptor instead.
 func (*ReplicasReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReplicasReply) GetReplicas() []*Replica {
@@ -3419,7 +3568,7 @@ type NodeResources struct {
 
 func (x *NodeResources) Reset() {
 	*x = NodeResources{}
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3431,7 +3580,7 @@ func (x *NodeResources) String() string {
 func (*NodeResources) ProtoMessage() {}
 
 func (x *NodeResources) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3444,7 +3593,7 @@ func (x *NodeResources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeResources.ProtoReflect.Descriptor instead.
 func (*NodeResources) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *NodeResources) GetMemoryUsed() int64 {
@@ -3652,7 +3801,7 @@ type NodeCertificate struct {
 
 func (x *NodeCertificate) Reset() {
 	*x = NodeCertificate{}
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +3813,7 @@ func (x *NodeCertificate) String() string {
 func (*NodeCertificate) ProtoMessage() {}
 
 func (x *NodeCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +3826,7 @@ func (x *NodeCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeCertificate.ProtoReflect.Descriptor instead.
 func (*NodeCertificate) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{37}
+	return file_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *NodeCertificate) GetProtocol() string {
@@ -3725,7 +3874,7 @@ type ResourceAlarms struct {
 
 func (x *ResourceAlarms) Reset() {
 	*x = ResourceAlarms{}
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3737,7 +3886,7 @@ func (x *ResourceAlarms) String() string {
 func (*ResourceAlarms) ProtoMessage() {}
 
 func (x *ResourceAlarms) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3750,7 +3899,7 @@ func (x *ResourceAlarms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceAlarms.ProtoReflect.Descriptor instead.
 func (*ResourceAlarms) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ResourceAlarms) GetResources() []string {
@@ -3778,7 +3927,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3790,7 +3939,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3803,7 +3952,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{39}
+	return file_peer_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Replica) GetGroup() uint32 {
@@ -3887,7 +4036,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_peer_proto_msgTypes[40]
+	mi := &file_peer_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3899,7 +4048,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[40]
+	mi := &file_peer_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3912,7 +4061,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{40}
+	return file_peer_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *TransferRequest) GetGroup() uint32 {
@@ -3938,7 +4087,7 @@ type TransferReply struct {
 
 func (x *TransferReply) Reset() {
 	*x = TransferReply{}
-	mi := &file_peer_proto_msgTypes[41]
+	mi := &file_peer_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3950,7 +4099,7 @@ func (x *TransferReply) String() string {
 func (*TransferReply) ProtoMessage() {}
 
 func (x *TransferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[41]
+	mi := &file_peer_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3963,7 +4112,7 @@ func (x *TransferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferReply.ProtoReflect.Descriptor instead.
 func (*TransferReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{41}
+	return file_peer_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *TransferReply) GetError() string {
@@ -3987,7 +4136,7 @@ type CatalogRequest struct {
 
 func (x *CatalogRequest) Reset() {
 	*x = CatalogRequest{}
-	mi := &file_peer_proto_msgTypes[42]
+	mi := &file_peer_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3999,7 +4148,7 @@ func (x *CatalogRequest) String() string {
 func (*CatalogRequest) ProtoMessage() {}
 
 func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[42]
+	mi := &file_peer_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4012,7 +4161,7 @@ func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRequest.ProtoReflect.Descriptor instead.
 func (*CatalogRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{42}
+	return file_peer_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CatalogRequest) GetEntry() []byte {
@@ -4058,7 +4207,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_peer_proto_msgTypes[43]
+	mi := &file_peer_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4070,7 +4219,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[43]
+	mi := &file_peer_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4083,7 +4232,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{43}
+	return file_peer_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Lease) GetNode() string {
@@ -4145,7 +4294,7 @@ type CatalogReply struct {
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[44]
+	mi := &file_peer_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4157,7 +4306,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[44]
+	mi := &file_peer_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4170,7 +4319,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{44}
+	return file_peer_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -4250,7 +4399,7 @@ type PeekRequest struct {
 
 func (x *PeekRequest) Reset() {
 	*x = PeekRequest{}
-	mi := &file_peer_proto_msgTypes[45]
+	mi := &file_peer_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4262,7 +4411,7 @@ func (x *PeekRequest) String() string {
 func (*PeekRequest) ProtoMessage() {}
 
 func (x *PeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[45]
+	mi := &file_peer_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4275,7 +4424,7 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
 func (*PeekRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{45}
+	return file_peer_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PeekRequest) GetGroup() uint32 {
@@ -4325,7 +4474,7 @@ type PeekReply struct {
 
 func (x *PeekReply) Reset() {
 	*x = PeekReply{}
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4337,7 +4486,7 @@ func (x *PeekReply) String() string {
 func (*PeekReply) ProtoMessage() {}
 
 func (x *PeekReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4350,7 +4499,7 @@ func (x *PeekReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekReply.ProtoReflect.Descriptor instead.
 func (*PeekReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{46}
+	return file_peer_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PeekReply) GetLeader() bool {
@@ -4402,7 +4551,7 @@ type Peeked struct {
 
 func (x *Peeked) Reset() {
 	*x = Peeked{}
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4414,7 +4563,7 @@ func (x *Peeked) String() string {
 func (*Peeked) ProtoMessage() {}
 
 func (x *Peeked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4427,7 +4576,7 @@ func (x *Peeked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peeked.ProtoReflect.Descriptor instead.
 func (*Peeked) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{47}
+	return file_peer_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Peeked) GetNumber() uint64 {
@@ -4534,7 +4683,7 @@ type BrowseRequest struct {
 
 func (x *BrowseRequest) Reset() {
 	*x = BrowseRequest{}
-	mi := &file_peer_proto_msgTypes[48]
+	mi := &file_peer_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4546,7 +4695,7 @@ func (x *BrowseRequest) String() string {
 func (*BrowseRequest) ProtoMessage() {}
 
 func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[48]
+	mi := &file_peer_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4559,7 +4708,7 @@ func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseRequest.ProtoReflect.Descriptor instead.
 func (*BrowseRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{48}
+	return file_peer_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *BrowseRequest) GetGroup() uint32 {
@@ -4604,7 +4753,7 @@ type BrowseReply struct {
 
 func (x *BrowseReply) Reset() {
 	*x = BrowseReply{}
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4616,7 +4765,7 @@ func (x *BrowseReply) String() string {
 func (*BrowseReply) ProtoMessage() {}
 
 func (x *BrowseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4629,7 +4778,7 @@ func (x *BrowseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseReply.ProtoReflect.Descriptor instead.
 func (*BrowseReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{49}
+	return file_peer_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *BrowseReply) GetLeader() bool {
@@ -4691,14 +4840,16 @@ type SelectRequest struct {
 	Reason      string                 `protobuf:"bytes,11,opt,name=reason" json:"reason,omitempty"` // for which it has died last, in another queue
 	Source      string                 `protobuf:"bytes,12,opt,name=source" json:"source,omitempty"` // and that queue
 	// Such a queue is to be said of each message.
-	Sources       bool `protobuf:"varint,13,opt,name=sources" json:"sources,omitempty"`
+	Sources bool `protobuf:"varint,13,opt,name=sources" json:"sources,omitempty"`
+	// Only how many there are of which kind is to be said.
+	Count         bool `protobuf:"varint,75,opt,name=count" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SelectRequest) Reset() {
 	*x = SelectRequest{}
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4710,7 +4861,7 @@ func (x *SelectRequest) String() string {
 func (*SelectRequest) ProtoMessage() {}
 
 func (x *SelectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4723,7 +4874,7 @@ func (x *SelectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelectRequest.ProtoReflect.Descriptor instead.
 func (*SelectRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{50}
+	return file_peer_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SelectRequest) GetGroup() uint32 {
@@ -4817,6 +4968,13 @@ func (x *SelectRequest) GetSources() bool {
 	return false
 }
 
+func (x *SelectRequest) GetCount() bool {
+	if x != nil {
+		return x.Count
+	}
+	return false
+}
+
 type SelectReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Leader        bool                   `protobuf:"varint,1,opt,name=leader" json:"leader,omitempty"`
@@ -4825,13 +4983,14 @@ type SelectReply struct {
 	Sources       []string               `protobuf:"bytes,4,rep,name=sources" json:"sources,omitempty"`           // of each, if asked for; empty: it has none
 	Seen          uint64                 `protobuf:"varint,5,opt,name=seen" json:"seen,omitempty"`                // everything up to this number was looked at
 	UpTo          uint64                 `protobuf:"varint,6,opt,name=up_to,json=upTo" json:"up_to,omitempty"`    // as in the request
+	Counts        []*LetterCount         `protobuf:"bytes,75,rep,name=counts" json:"counts,omitempty"`            // by when they were seen first; the last one may be of all other kinds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SelectReply) Reset() {
 	*x = SelectReply{}
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4843,7 +5002,7 @@ func (x *SelectReply) String() string {
 func (*SelectReply) ProtoMessage() {}
 
 func (x *SelectReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4856,7 +5015,7 @@ func (x *SelectReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelectReply.ProtoReflect.Descriptor instead.
 func (*SelectReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{51}
+	return file_peer_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SelectReply) GetLeader() bool {
@@ -4901,6 +5060,82 @@ func (x *SelectReply) GetUpTo() uint64 {
 	return 0
 }
 
+func (x *SelectReply) GetCounts() []*LetterCount {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+// LetterCount is how many messages died last, in another queue, for a reason and there.
+type LetterCount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reason        string                 `protobuf:"bytes,1,opt,name=reason" json:"reason,omitempty"` // empty: for none, or for any
+	Source        string                 `protobuf:"bytes,2,opt,name=source" json:"source,omitempty"` // likewise
+	Messages      uint64                 `protobuf:"varint,3,opt,name=messages" json:"messages,omitempty"`
+	Other         bool                   `protobuf:"varint,4,opt,name=other" json:"other,omitempty"` // all other kinds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LetterCount) Reset() {
+	*x = LetterCount{}
+	mi := &file_peer_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LetterCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LetterCount) ProtoMessage() {}
+
+func (x *LetterCount) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LetterCount.ProtoReflect.Descriptor instead.
+func (*LetterCount) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *LetterCount) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *LetterCount) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *LetterCount) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *LetterCount) GetOther() bool {
+	if x != nil {
+		return x.Other
+	}
+	return false
+}
+
 // EndsRequest asks a queue's leader for records of messages that have ended.
 type EndsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4918,7 +5153,7 @@ type EndsRequest struct {
 
 func (x *EndsRequest) Reset() {
 	*x = EndsRequest{}
-	mi := &file_peer_proto_msgTypes[52]
+	mi := &file_peer_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4930,7 +5165,7 @@ func (x *EndsRequest) String() string {
 func (*EndsRequest) ProtoMessage() {}
 
 func (x *EndsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[52]
+	mi := &file_peer_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4943,7 +5178,7 @@ func (x *EndsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndsRequest.ProtoReflect.Descriptor instead.
 func (*EndsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{52}
+	return file_peer_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *EndsRequest) GetGroup() uint32 {
@@ -5008,7 +5243,7 @@ type GroupsRequest struct {
 
 func (x *GroupsRequest) Reset() {
 	*x = GroupsRequest{}
-	mi := &file_peer_proto_msgTypes[53]
+	mi := &file_peer_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5020,7 +5255,7 @@ func (x *GroupsRequest) String() string {
 func (*GroupsRequest) ProtoMessage() {}
 
 func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[53]
+	mi := &file_peer_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5033,7 +5268,7 @@ func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupsRequest.ProtoReflect.Descriptor instead.
 func (*GroupsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{53}
+	return file_peer_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *GroupsRequest) GetGroup() uint32 {
@@ -5077,7 +5312,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_peer_proto_msgTypes[54]
+	mi := &file_peer_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5089,7 +5324,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[54]
+	mi := &file_peer_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5102,7 +5337,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{54}
+	return file_peer_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ExplainRequest) GetGroup() uint32 {
@@ -5145,7 +5380,7 @@ type TextReply struct {
 
 func (x *TextReply) Reset() {
 	*x = TextReply{}
-	mi := &file_peer_proto_msgTypes[55]
+	mi := &file_peer_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5157,7 +5392,7 @@ func (x *TextReply) String() string {
 func (*TextReply) ProtoMessage() {}
 
 func (x *TextReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[55]
+	mi := &file_peer_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5170,7 +5405,7 @@ func (x *TextReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TextReply.ProtoReflect.Descriptor instead.
 func (*TextReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{55}
+	return file_peer_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *TextReply) GetLeader() bool {
@@ -5207,7 +5442,7 @@ type HashRequest struct {
 
 func (x *HashRequest) Reset() {
 	*x = HashRequest{}
-	mi := &file_peer_proto_msgTypes[56]
+	mi := &file_peer_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5219,7 +5454,7 @@ func (x *HashRequest) String() string {
 func (*HashRequest) ProtoMessage() {}
 
 func (x *HashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[56]
+	mi := &file_peer_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5232,7 +5467,7 @@ func (x *HashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
 func (*HashRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{56}
+	return file_peer_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *HashRequest) GetGroup() uint32 {
@@ -5277,7 +5512,7 @@ type HashReply struct {
 
 func (x *HashReply) Reset() {
 	*x = HashReply{}
-	mi := &file_peer_proto_msgTypes[57]
+	mi := &file_peer_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5289,7 +5524,7 @@ func (x *HashReply) String() string {
 func (*HashReply) ProtoMessage() {}
 
 func (x *HashReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[57]
+	mi := &file_peer_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5302,7 +5537,7 @@ func (x *HashReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashReply.ProtoReflect.Descriptor instead.
 func (*HashReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{57}
+	return file_peer_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *HashReply) GetHere() bool {
@@ -5361,7 +5596,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_peer_proto_msgTypes[58]
+	mi := &file_peer_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5373,7 +5608,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[58]
+	mi := &file_peer_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5386,7 +5621,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{58}
+	return file_peer_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *BackupRequest) GetGroup() uint32 {
@@ -5448,7 +5683,7 @@ type BackupReply struct {
 
 func (x *BackupReply) Reset() {
 	*x = BackupReply{}
-	mi := &file_peer_proto_msgTypes[59]
+	mi := &file_peer_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5460,7 +5695,7 @@ func (x *BackupReply) String() string {
 func (*BackupReply) ProtoMessage() {}
 
 func (x *BackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[59]
+	mi := &file_peer_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5473,7 +5708,7 @@ func (x *BackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupReply.ProtoReflect.Descriptor instead.
 func (*BackupReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{59}
+	return file_peer_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *BackupReply) GetLeader() bool {
@@ -5586,7 +5821,7 @@ type BackedUpPiece struct {
 
 func (x *BackedUpPiece) Reset() {
 	*x = BackedUpPiece{}
-	mi := &file_peer_proto_msgTypes[60]
+	mi := &file_peer_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5598,7 +5833,7 @@ func (x *BackedUpPiece) String() string {
 func (*BackedUpPiece) ProtoMessage() {}
 
 func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[60]
+	mi := &file_peer_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5611,7 +5846,7 @@ func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackedUpPiece.ProtoReflect.Descriptor instead.
 func (*BackedUpPiece) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{60}
+	return file_peer_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *BackedUpPiece) GetState() []byte {
@@ -5647,7 +5882,7 @@ type RestoredRequest struct {
 
 func (x *RestoredRequest) Reset() {
 	*x = RestoredRequest{}
-	mi := &file_peer_proto_msgTypes[61]
+	mi := &file_peer_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5659,7 +5894,7 @@ func (x *RestoredRequest) String() string {
 func (*RestoredRequest) ProtoMessage() {}
 
 func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[61]
+	mi := &file_peer_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5672,7 +5907,7 @@ func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredRequest.ProtoReflect.Descriptor instead.
 func (*RestoredRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{61}
+	return file_peer_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *RestoredRequest) GetGroup() uint32 {
@@ -5707,7 +5942,7 @@ type RestoredReply struct {
 
 func (x *RestoredReply) Reset() {
 	*x = RestoredReply{}
-	mi := &file_peer_proto_msgTypes[62]
+	mi := &file_peer_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5719,7 +5954,7 @@ func (x *RestoredReply) String() string {
 func (*RestoredReply) ProtoMessage() {}
 
 func (x *RestoredReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[62]
+	mi := &file_peer_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5732,7 +5967,7 @@ func (x *RestoredReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredReply.ProtoReflect.Descriptor instead.
 func (*RestoredReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{62}
+	return file_peer_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RestoredReply) GetLeader() bool {
@@ -5767,7 +6002,7 @@ type HearsRequest struct {
 
 func (x *HearsRequest) Reset() {
 	*x = HearsRequest{}
-	mi := &file_peer_proto_msgTypes[63]
+	mi := &file_peer_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5779,7 +6014,7 @@ func (x *HearsRequest) String() string {
 func (*HearsRequest) ProtoMessage() {}
 
 func (x *HearsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[63]
+	mi := &file_peer_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5792,7 +6027,7 @@ func (x *HearsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsRequest.ProtoReflect.Descriptor instead.
 func (*HearsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{63}
+	return file_peer_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *HearsRequest) GetNode() string {
@@ -5818,7 +6053,7 @@ type HearsReply struct {
 
 func (x *HearsReply) Reset() {
 	*x = HearsReply{}
-	mi := &file_peer_proto_msgTypes[64]
+	mi := &file_peer_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5830,7 +6065,7 @@ func (x *HearsReply) String() string {
 func (*HearsReply) ProtoMessage() {}
 
 func (x *HearsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[64]
+	mi := &file_peer_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5843,7 +6078,7 @@ func (x *HearsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsReply.ProtoReflect.Descriptor instead.
 func (*HearsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{64}
+	return file_peer_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *HearsReply) GetHears() bool {
@@ -5880,7 +6115,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_peer_proto_msgTypes[65]
+	mi := &file_peer_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5892,7 +6127,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[65]
+	mi := &file_peer_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5905,7 +6140,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{65}
+	return file_peer_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *TrafficRequest) GetOf() TrafficRequest_Of {
@@ -6024,7 +6259,7 @@ type TrafficReply struct {
 
 func (x *TrafficReply) Reset() {
 	*x = TrafficReply{}
-	mi := &file_peer_proto_msgTypes[66]
+	mi := &file_peer_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6036,7 +6271,7 @@ func (x *TrafficReply) String() string {
 func (*TrafficReply) ProtoMessage() {}
 
 func (x *TrafficReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[66]
+	mi := &file_peer_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6049,7 +6284,7 @@ func (x *TrafficReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficReply.ProtoReflect.Descriptor instead.
 func (*TrafficReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{66}
+	return file_peer_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *TrafficReply) GetObjects() []*ObjectTraffic {
@@ -6093,7 +6328,7 @@ type ObjectTraffic struct {
 
 func (x *ObjectTraffic) Reset() {
 	*x = ObjectTraffic{}
-	mi := &file_peer_proto_msgTypes[67]
+	mi := &file_peer_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6105,7 +6340,7 @@ func (x *ObjectTraffic) String() string {
 func (*ObjectTraffic) ProtoMessage() {}
 
 func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[67]
+	mi := &file_peer_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6118,7 +6353,7 @@ func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectTraffic.ProtoReflect.Descriptor instead.
 func (*ObjectTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{67}
+	return file_peer_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ObjectTraffic) GetVhost() string {
@@ -6201,7 +6436,7 @@ type PairTraffic struct {
 
 func (x *PairTraffic) Reset() {
 	*x = PairTraffic{}
-	mi := &file_peer_proto_msgTypes[68]
+	mi := &file_peer_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6213,7 +6448,7 @@ func (x *PairTraffic) String() string {
 func (*PairTraffic) ProtoMessage() {}
 
 func (x *PairTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[68]
+	mi := &file_peer_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6226,7 +6461,7 @@ func (x *PairTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairTraffic.ProtoReflect.Descriptor instead.
 func (*PairTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{68}
+	return file_peer_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *PairTraffic) GetChannel() *ConsumingSession {
@@ -6361,7 +6596,23 @@ const file_peer_proto_rawDesc = "" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05since\x18\x03 \x01(\x12R\x05since\x12\x14\n" +
-	"\x05until\x18\x04 \x01(\x12R\x05until\"\xfd\x01\n" +
+	"\x05until\x18\x04 \x01(\x12R\x05until\"\xba\x02\n" +
+	"\fQueueRedrive\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x12R\x05since\x12\x14\n" +
+	"\x05ended\x18\x04 \x01(\x12R\x05ended\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12\x12\n" +
+	"\x04rate\x18\x06 \x01(\x04R\x04rate\x12\x14\n" +
+	"\x05limit\x18\a \x01(\x04R\x05limit\x12\x0e\n" +
+	"\x02to\x18\b \x01(\tR\x02to\x12\x14\n" +
+	"\x05taken\x18\t \x01(\x04R\x05taken\x12\x1c\n" +
+	"\tremaining\x18\n" +
+	" \x01(\x04R\tremaining\x12\x1f\n" +
+	"\vsource_gone\x18\v \x01(\x04R\n" +
+	"sourceGone\x12\x1b\n" +
+	"\tno_source\x18\f \x01(\x04R\bnoSource\x12\x18\n" +
+	"\arefused\x18\r \x01(\x04R\arefused\"\xfd\x01\n" +
 	"\n" +
 	"QueueTally\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\tR\x05value\x12\x14\n" +
@@ -6369,7 +6620,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x0emessages_ready\x18\x03 \x01(\x04R\rmessagesReady\x127\n" +
 	"\x17messages_unacknowledged\x18\x04 \x01(\x04R\x16messagesUnacknowledged\x12-\n" +
 	"\x12messages_scheduled\x18\x05 \x01(\x04R\x11messagesScheduled\x124\n" +
-	"\x13oldest_ready_age_ms\x18\x06 \x01(\x04B\x05\xaa\x01\x02\b\x01R\x10oldestReadyAgeMs\"\x9a\x1c\n" +
+	"\x13oldest_ready_age_ms\x18\x06 \x01(\x04B\x05\xaa\x01\x02\b\x01R\x10oldestReadyAgeMs\"\xd4\x1c\n" +
 	"\n" +
 	"QueueStats\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12%\n" +
@@ -6450,7 +6701,8 @@ const file_peer_proto_rawDesc = "" +
 	"\x16messages_deleted_total\x18\xa0\x01 \x01(\x04R\x14messagesDeletedTotal\x127\n" +
 	"\x17messages_redriven_total\x18\xa1\x01 \x01(\x04R\x15messagesRedrivenTotal\x123\n" +
 	"\x15messages_copied_total\x18\xa2\x01 \x01(\x04R\x13messagesCopiedTotal\x121\n" +
-	"\x05pause\x18o \x01(\v2\x1b.quorate.peer.v1.QueuePauseR\x05pause\"%\n" +
+	"\x05pause\x18o \x01(\v2\x1b.quorate.peer.v1.QueuePauseR\x05pause\x128\n" +
+	"\aredrive\x18\xa5\x01 \x01(\v2\x1d.quorate.peer.v1.QueueRedriveR\aredrive\"%\n" +
 	"\vTimeRequest\x12\x16\n" +
 	"\x06within\x18\x01 \x03(\x04R\x06within\"?\n" +
 	"\tTimeReply\x122\n" +
@@ -6715,7 +6967,7 @@ const file_peer_proto_rawDesc = "" +
 	"\bmessages\x18\x03 \x03(\v2\x17.quorate.peer.v1.PeekedR\bmessages\x12\x12\n" +
 	"\x04seen\x18\x04 \x01(\x04R\x04seen\x12\x16\n" +
 	"\x06newest\x18\x05 \x01(\x04R\x06newest\x12\x14\n" +
-	"\x05ready\x18\x06 \x01(\x04R\x05ready\"\xc6\x03\n" +
+	"\x05ready\x18\x06 \x01(\x04R\x05ready\"\xdc\x03\n" +
 	"\rSelectRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
@@ -6732,17 +6984,24 @@ const file_peer_proto_rawDesc = "" +
 	" \x01(\x04R\vyoungerThan\x12\x16\n" +
 	"\x06reason\x18\v \x01(\tR\x06reason\x12\x16\n" +
 	"\x06source\x18\f \x01(\tR\x06source\x12\x18\n" +
-	"\asources\x18\r \x01(\bR\asources\x1a:\n" +
+	"\asources\x18\r \x01(\bR\asources\x12\x14\n" +
+	"\x05count\x18K \x01(\bR\x05count\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x98\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xce\x01\n" +
 	"\vSelectReply\x12\x16\n" +
 	"\x06leader\x18\x01 \x01(\bR\x06leader\x12\x12\n" +
 	"\x04gone\x18\x02 \x01(\bR\x04gone\x12\x1a\n" +
 	"\bmessages\x18\x03 \x03(\x04R\bmessages\x12\x18\n" +
 	"\asources\x18\x04 \x03(\tR\asources\x12\x12\n" +
 	"\x04seen\x18\x05 \x01(\x04R\x04seen\x12\x13\n" +
-	"\x05up_to\x18\x06 \x01(\x04R\x04upTo\"\xb2\x01\n" +
+	"\x05up_to\x18\x06 \x01(\x04R\x04upTo\x124\n" +
+	"\x06counts\x18K \x03(\v2\x1c.quorate.peer.v1.LetterCountR\x06counts\"o\n" +
+	"\vLetterCount\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
+	"\bmessages\x18\x03 \x01(\x04R\bmessages\x12\x14\n" +
+	"\x05other\x18\x04 \x01(\bR\x05other\"\xb2\x01\n" +
 	"\vEndsRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
@@ -6889,7 +7148,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 70)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
 var file_peer_proto_goTypes = []any{
 	(TrafficRequest_Of)(0),    // 0: quorate.peer.v1.TrafficRequest.Of
 	(*Hello)(nil),             // 1: quorate.peer.v1.Hello
@@ -6905,102 +7164,106 @@ var file_peer_proto_goTypes = []any{
 	(*QueueStatsReply)(nil),   // 11: quorate.peer.v1.QueueStatsReply
 	(*QueueColumn)(nil),       // 12: quorate.peer.v1.QueueColumn
 	(*QueuePause)(nil),        // 13: quorate.peer.v1.QueuePause
-	(*QueueTally)(nil),        // 14: quorate.peer.v1.QueueTally
-	(*QueueStats)(nil),        // 15: quorate.peer.v1.QueueStats
-	(*TimeRequest)(nil),       // 16: quorate.peer.v1.TimeRequest
-	(*TimeReply)(nil),         // 17: quorate.peer.v1.TimeReply
-	(*QueueTime)(nil),         // 18: quorate.peer.v1.QueueTime
-	(*CountsRequest)(nil),     // 19: quorate.peer.v1.CountsRequest
-	(*CountsReply)(nil),       // 20: quorate.peer.v1.CountsReply
-	(*ConsumersRequest)(nil),  // 21: quorate.peer.v1.ConsumersRequest
-	(*ConsumersReply)(nil),    // 22: quorate.peer.v1.ConsumersReply
-	(*QueueConsumer)(nil),     // 23: quorate.peer.v1.QueueConsumer
-	(*ConsumingSession)(nil),  // 24: quorate.peer.v1.ConsumingSession
-	(*TimeoutsRequest)(nil),   // 25: quorate.peer.v1.TimeoutsRequest
-	(*TimeoutsReply)(nil),     // 26: quorate.peer.v1.TimeoutsReply
-	(*ConsumerTimeout)(nil),   // 27: quorate.peer.v1.ConsumerTimeout
-	(*LateConsumer)(nil),      // 28: quorate.peer.v1.LateConsumer
-	(*DriftsRequest)(nil),     // 29: quorate.peer.v1.DriftsRequest
-	(*DriftsReply)(nil),       // 30: quorate.peer.v1.DriftsReply
-	(*Drift)(nil),             // 31: quorate.peer.v1.Drift
-	(*ScheduledRequest)(nil),  // 32: quorate.peer.v1.ScheduledRequest
-	(*ScheduledReply)(nil),    // 33: quorate.peer.v1.ScheduledReply
-	(*ScheduledMessage)(nil),  // 34: quorate.peer.v1.ScheduledMessage
-	(*ReplicasRequest)(nil),   // 35: quorate.peer.v1.ReplicasRequest
-	(*ReplicasReply)(nil),     // 36: quorate.peer.v1.ReplicasReply
-	(*NodeResources)(nil),     // 37: quorate.peer.v1.NodeResources
-	(*NodeCertificate)(nil),   // 38: quorate.peer.v1.NodeCertificate
-	(*ResourceAlarms)(nil),    // 39: quorate.peer.v1.ResourceAlarms
-	(*Replica)(nil),           // 40: quorate.peer.v1.Replica
-	(*TransferRequest)(nil),   // 41: quorate.peer.v1.TransferRequest
-	(*TransferReply)(nil),     // 42: quorate.peer.v1.TransferReply
-	(*CatalogRequest)(nil),    // 43: quorate.peer.v1.CatalogRequest
-	(*Lease)(nil),             // 44: quorate.peer.v1.Lease
-	(*CatalogReply)(nil),      // 45: quorate.peer.v1.CatalogReply
-	(*PeekRequest)(nil),       // 46: quorate.peer.v1.PeekRequest
-	(*PeekReply)(nil),         // 47: quorate.peer.v1.PeekReply
-	(*Peeked)(nil),            // 48: quorate.peer.v1.Peeked
-	(*BrowseRequest)(nil),     // 49: quorate.peer.v1.BrowseRequest
-	(*BrowseReply)(nil),       // 50: quorate.peer.v1.BrowseReply
-	(*SelectRequest)(nil),     // 51: quorate.peer.v1.SelectRequest
-	(*SelectReply)(nil),       // 52: quorate.peer.v1.SelectReply
-	(*EndsRequest)(nil),       // 53: quorate.peer.v1.EndsRequest
-	(*GroupsRequest)(nil),     // 54: quorate.peer.v1.GroupsRequest
-	(*ExplainRequest)(nil),    // 55: quorate.peer.v1.ExplainRequest
-	(*TextReply)(nil),         // 56: quorate.peer.v1.TextReply
-	(*HashRequest)(nil),       // 57: quorate.peer.v1.HashRequest
-	(*HashReply)(nil),         // 58: quorate.peer.v1.HashReply
-	(*BackupRequest)(nil),     // 59: quorate.peer.v1.BackupRequest
-	(*BackupReply)(nil),       // 60: quorate.peer.v1.BackupReply
-	(*BackedUpPiece)(nil),     // 61: quorate.peer.v1.BackedUpPiece
-	(*RestoredRequest)(nil),   // 62: quorate.peer.v1.RestoredRequest
-	(*RestoredReply)(nil),     // 63: quorate.peer.v1.RestoredReply
-	(*HearsRequest)(nil),      // 64: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),        // 65: quorate.peer.v1.HearsReply
-	(*TrafficRequest)(nil),    // 66: quorate.peer.v1.TrafficRequest
-	(*TrafficReply)(nil),      // 67: quorate.peer.v1.TrafficReply
-	(*ObjectTraffic)(nil),     // 68: quorate.peer.v1.ObjectTraffic
-	(*PairTraffic)(nil),       // 69: quorate.peer.v1.PairTraffic
-	nil,                       // 70: quorate.peer.v1.SelectRequest.HeadersEntry
+	(*QueueRedrive)(nil),      // 14: quorate.peer.v1.QueueRedrive
+	(*QueueTally)(nil),        // 15: quorate.peer.v1.QueueTally
+	(*QueueStats)(nil),        // 16: quorate.peer.v1.QueueStats
+	(*TimeRequest)(nil),       // 17: quorate.peer.v1.TimeRequest
+	(*TimeReply)(nil),         // 18: quorate.peer.v1.TimeReply
+	(*QueueTime)(nil),         // 19: quorate.peer.v1.QueueTime
+	(*CountsRequest)(nil),     // 20: quorate.peer.v1.CountsRequest
+	(*CountsReply)(nil),       // 21: quorate.peer.v1.CountsReply
+	(*ConsumersRequest)(nil),  // 22: quorate.peer.v1.ConsumersRequest
+	(*ConsumersReply)(nil),    // 23: quorate.peer.v1.ConsumersReply
+	(*QueueConsumer)(nil),     // 24: quorate.peer.v1.QueueConsumer
+	(*ConsumingSession)(nil),  // 25: quorate.peer.v1.ConsumingSession
+	(*TimeoutsRequest)(nil),   // 26: quorate.peer.v1.TimeoutsRequest
+	(*TimeoutsReply)(nil),     // 27: quorate.peer.v1.TimeoutsReply
+	(*ConsumerTimeout)(nil),   // 28: quorate.peer.v1.ConsumerTimeout
+	(*LateConsumer)(nil),      // 29: quorate.peer.v1.LateConsumer
+	(*DriftsRequest)(nil),     // 30: quorate.peer.v1.DriftsRequest
+	(*DriftsReply)(nil),       // 31: quorate.peer.v1.DriftsReply
+	(*Drift)(nil),             // 32: quorate.peer.v1.Drift
+	(*ScheduledRequest)(nil),  // 33: quorate.peer.v1.ScheduledRequest
+	(*ScheduledReply)(nil),    // 34: quorate.peer.v1.ScheduledReply
+	(*ScheduledMessage)(nil),  // 35: quorate.peer.v1.ScheduledMessage
+	(*ReplicasRequest)(nil),   // 36: quorate.peer.v1.ReplicasRequest
+	(*ReplicasReply)(nil),     // 37: quorate.peer.v1.ReplicasReply
+	(*NodeResources)(nil),     // 38: quorate.peer.v1.NodeResources
+	(*NodeCertificate)(nil),   // 39: quorate.peer.v1.NodeCertificate
+	(*ResourceAlarms)(nil),    // 40: quorate.peer.v1.ResourceAlarms
+	(*Replica)(nil),           // 41: quorate.peer.v1.Replica
+	(*TransferRequest)(nil),   // 42: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),     // 43: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),    // 44: quorate.peer.v1.CatalogRequest
+	(*Lease)(nil),             // 45: quorate.peer.v1.Lease
+	(*CatalogReply)(nil),      // 46: quorate.peer.v1.CatalogReply
+	(*PeekRequest)(nil),       // 47: quorate.peer.v1.PeekRequest
+	(*PeekReply)(nil),         // 48: quorate.peer.v1.PeekReply
+	(*Peeked)(nil),            // 49: quorate.peer.v1.Peeked
+	(*BrowseRequest)(nil),     // 50: quorate.peer.v1.BrowseRequest
+	(*BrowseReply)(nil),       // 51: quorate.peer.v1.BrowseReply
+	(*SelectRequest)(nil),     // 52: quorate.peer.v1.SelectRequest
+	(*SelectReply)(nil),       // 53: quorate.peer.v1.SelectReply
+	(*LetterCount)(nil),       // 54: quorate.peer.v1.LetterCount
+	(*EndsRequest)(nil),       // 55: quorate.peer.v1.EndsRequest
+	(*GroupsRequest)(nil),     // 56: quorate.peer.v1.GroupsRequest
+	(*ExplainRequest)(nil),    // 57: quorate.peer.v1.ExplainRequest
+	(*TextReply)(nil),         // 58: quorate.peer.v1.TextReply
+	(*HashRequest)(nil),       // 59: quorate.peer.v1.HashRequest
+	(*HashReply)(nil),         // 60: quorate.peer.v1.HashReply
+	(*BackupRequest)(nil),     // 61: quorate.peer.v1.BackupRequest
+	(*BackupReply)(nil),       // 62: quorate.peer.v1.BackupReply
+	(*BackedUpPiece)(nil),     // 63: quorate.peer.v1.BackedUpPiece
+	(*RestoredRequest)(nil),   // 64: quorate.peer.v1.RestoredRequest
+	(*RestoredReply)(nil),     // 65: quorate.peer.v1.RestoredReply
+	(*HearsRequest)(nil),      // 66: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),        // 67: quorate.peer.v1.HearsReply
+	(*TrafficRequest)(nil),    // 68: quorate.peer.v1.TrafficRequest
+	(*TrafficReply)(nil),      // 69: quorate.peer.v1.TrafficReply
+	(*ObjectTraffic)(nil),     // 70: quorate.peer.v1.ObjectTraffic
+	(*PairTraffic)(nil),       // 71: quorate.peer.v1.PairTraffic
+	nil,                       // 72: quorate.peer.v1.SelectRequest.HeadersEntry
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
-	15, // 1: quorate.peer.v1.QueueStatsReply.queues:type_name -> quorate.peer.v1.QueueStats
+	16, // 1: quorate.peer.v1.QueueStatsReply.queues:type_name -> quorate.peer.v1.QueueStats
 	12, // 2: quorate.peer.v1.QueueStatsReply.columns:type_name -> quorate.peer.v1.QueueColumn
-	40, // 3: quorate.peer.v1.QueueStats.replica:type_name -> quorate.peer.v1.Replica
-	14, // 4: quorate.peer.v1.QueueStats.by_header:type_name -> quorate.peer.v1.QueueTally
+	41, // 3: quorate.peer.v1.QueueStats.replica:type_name -> quorate.peer.v1.Replica
+	15, // 4: quorate.peer.v1.QueueStats.by_header:type_name -> quorate.peer.v1.QueueTally
 	13, // 5: quorate.peer.v1.QueueStats.pause:type_name -> quorate.peer.v1.QueuePause
-	18, // 6: quorate.peer.v1.TimeReply.queues:type_name -> quorate.peer.v1.QueueTime
-	23, // 7: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
-	24, // 8: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
-	27, // 9: quorate.peer.v1.TimeoutsReply.led:type_name -> quorate.peer.v1.ConsumerTimeout
-	28, // 10: quorate.peer.v1.TimeoutsReply.served:type_name -> quorate.peer.v1.LateConsumer
-	24, // 11: quorate.peer.v1.LateConsumer.session:type_name -> quorate.peer.v1.ConsumingSession
-	31, // 12: quorate.peer.v1.DriftsReply.drifts:type_name -> quorate.peer.v1.Drift
-	34, // 13: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
-	40, // 14: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	37, // 15: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
-	38, // 16: quorate.peer.v1.NodeResources.certificates:type_name -> quorate.peer.v1.NodeCertificate
-	44, // 17: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
-	48, // 18: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
-	48, // 19: quorate.peer.v1.BrowseReply.messages:type_name -> quorate.peer.v1.Peeked
-	70, // 20: quorate.peer.v1.SelectRequest.headers:type_name -> quorate.peer.v1.SelectRequest.HeadersEntry
-	61, // 21: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
-	0,  // 22: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
-	68, // 23: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
-	69, // 24: quorate.peer.v1.TrafficReply.pairs:type_name -> quorate.peer.v1.PairTraffic
-	24, // 25: quorate.peer.v1.PairTraffic.channel:type_name -> quorate.peer.v1.ConsumingSession
-	5,  // 26: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 27: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 28: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 29: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 30: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 31: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	29, // [29:32] is the sub-list for method output_type
-	26, // [26:29] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	14, // 6: quorate.peer.v1.QueueStats.redrive:type_name -> quorate.peer.v1.QueueRedrive
+	19, // 7: quorate.peer.v1.TimeReply.queues:type_name -> quorate.peer.v1.QueueTime
+	24, // 8: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
+	25, // 9: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
+	28, // 10: quorate.peer.v1.TimeoutsReply.led:type_name -> quorate.peer.v1.ConsumerTimeout
+	29, // 11: quorate.peer.v1.TimeoutsReply.served:type_name -> quorate.peer.v1.LateConsumer
+	25, // 12: quorate.peer.v1.LateConsumer.session:type_name -> quorate.peer.v1.ConsumingSession
+	32, // 13: quorate.peer.v1.DriftsReply.drifts:type_name -> quorate.peer.v1.Drift
+	35, // 14: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
+	41, // 15: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	38, // 16: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
+	39, // 17: quorate.peer.v1.NodeResources.certificates:type_name -> quorate.peer.v1.NodeCertificate
+	45, // 18: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
+	49, // 19: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
+	49, // 20: quorate.peer.v1.BrowseReply.messages:type_name -> quorate.peer.v1.Peeked
+	72, // 21: quorate.peer.v1.SelectRequest.headers:type_name -> quorate.peer.v1.SelectRequest.HeadersEntry
+	54, // 22: quorate.peer.v1.SelectReply.counts:type_name -> quorate.peer.v1.LetterCount
+	63, // 23: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
+	0,  // 24: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
+	70, // 25: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
+	71, // 26: quorate.peer.v1.TrafficReply.pairs:type_name -> quorate.peer.v1.PairTraffic
+	25, // 27: quorate.peer.v1.PairTraffic.channel:type_name -> quorate.peer.v1.ConsumingSession
+	5,  // 28: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 29: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 30: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 31: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 32: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 33: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	31, // [31:34] is the sub-list for method output_type
+	28, // [28:31] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -7014,7 +7277,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   70,
+			NumMessages:   72,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

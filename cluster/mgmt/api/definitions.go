@@ -288,52 +288,53 @@ type ExpiringWithin struct {
 
 // QueueStats says how a queue is doing, as its leader says.
 type QueueStats struct {
-	Messages                uint64 `json:"messages"`
-	Ready                   uint64 `json:"messages_ready"`
-	Unacknowledged          uint64 `json:"messages_unacknowledged"`
-	Scheduled               uint64 `json:"messages_scheduled"` // not ready before their time
-	Delayed                 uint64 `json:"messages_delayed"`   // scheduled, or returned and tried again later
-	DelayedRetry            uint64 `json:"messages_delayed_retry"`
-	Deferred                uint64 `json:"messages_deferred"` // put aside by consumers
-	Parked                  uint64 `json:"messages_parked"`   // over the default delivery limit
-	DeadLetters             uint64 `json:"messages_dlx"`      // on their way to other queues
-	Bytes                   uint64 `json:"message_bytes"`
-	ReadyBytes              uint64 `json:"message_bytes_ready"`
-	UnacknowledgedBytes     uint64 `json:"message_bytes_unacknowledged"`
-	ScheduledBytes          uint64 `json:"message_bytes_scheduled"`
-	DelayedBytes            uint64 `json:"message_bytes_delayed"`
-	DeferredBytes           uint64 `json:"message_bytes_deferred"`
-	ParkedBytes             uint64 `json:"message_bytes_parked"`
-	DeadLetterBytes         uint64 `json:"message_bytes_dlx"`
-	Consumers               uint64 `json:"consumers"`
-	Paused                  bool   `json:"paused"`          // they are handed nothing
-	Pause                   *Pause `json:"pause,omitempty"` // absent: nobody has paused it, or only a policy
-	ExpiredTotal            uint64 `json:"messages_expired_total"`
-	TimedOutTotal           uint64 `json:"messages_timed_out_total"`
-	DeferredTotal           uint64 `json:"messages_deferred_total"`
-	RetriedNowTotal         uint64 `json:"messages_kicked_total"` // retried before their time
-	ParkedTotal             uint64 `json:"messages_parked_total"`
-	UnparkedTotal           uint64 `json:"messages_unparked_total"` // of those: ready again
-	LateAcksTotal           uint64 `json:"consumer_timeout_late_acks_total"`
-	Groups                  uint64 `json:"groups"` // with messages or a state, or held
-	GroupsHeld              uint64 `json:"groups_held"`
-	GroupStateBytes         uint64 `json:"group_state_bytes"`
-	GroupsTakenTotal        uint64 `json:"groups_taken_total"`
-	GroupsLostTotal         uint64 `json:"groups_lost_total"`   // because their locks had ended
-	Locked                  uint64 `json:"messages_locked"`     // deliveries with a lock
-	LocksLostTotal          uint64 `json:"locks_lost_total"`    // before the delivery was settled
-	LocksRenewedTotal       uint64 `json:"locks_renewed_total"` // on request
-	LateSettlementsTotal    uint64 `json:"late_settlements_total"`
-	ConsumersTimedOut       uint64 `json:"consumers_timed_out"` // now: they have not settled what was taken back
-	DeadLetteredTotal       uint64 `json:"messages_dead_lettered_total"`
-	DeadLettersDroppedTotal uint64 `json:"dead_letters_dropped_total"`
-	DeadLettersWaiting      uint64 `json:"messages_dlx_waiting"`       // with nowhere to go for now
-	DeadLettersRefusedTotal uint64 `json:"dead_letters_refused_total"` // by targets
-	Forwarding              uint64 `json:"messages_forwarding"`        // those of messages_dlx that have not died
-	ForwardedTotal          uint64 `json:"messages_forwarded_total"`
-	DeletedTotal            uint64 `json:"messages_deleted_total"` // by request, one by one
-	RedrivenTotal           uint64 `json:"messages_redriven_total"`
-	CopiedTotal             uint64 `json:"messages_copied_total"`
+	Messages                uint64   `json:"messages"`
+	Ready                   uint64   `json:"messages_ready"`
+	Unacknowledged          uint64   `json:"messages_unacknowledged"`
+	Scheduled               uint64   `json:"messages_scheduled"` // not ready before their time
+	Delayed                 uint64   `json:"messages_delayed"`   // scheduled, or returned and tried again later
+	DelayedRetry            uint64   `json:"messages_delayed_retry"`
+	Deferred                uint64   `json:"messages_deferred"` // put aside by consumers
+	Parked                  uint64   `json:"messages_parked"`   // over the default delivery limit
+	DeadLetters             uint64   `json:"messages_dlx"`      // on their way to other queues
+	Bytes                   uint64   `json:"message_bytes"`
+	ReadyBytes              uint64   `json:"message_bytes_ready"`
+	UnacknowledgedBytes     uint64   `json:"message_bytes_unacknowledged"`
+	ScheduledBytes          uint64   `json:"message_bytes_scheduled"`
+	DelayedBytes            uint64   `json:"message_bytes_delayed"`
+	DeferredBytes           uint64   `json:"message_bytes_deferred"`
+	ParkedBytes             uint64   `json:"message_bytes_parked"`
+	DeadLetterBytes         uint64   `json:"message_bytes_dlx"`
+	Consumers               uint64   `json:"consumers"`
+	Paused                  bool     `json:"paused"`            // they are handed nothing
+	Pause                   *Pause   `json:"pause,omitempty"`   // absent: nobody has paused it, or only a policy
+	Redrive                 *Redrive `json:"redrive,omitempty"` // the last one; absent: there was none
+	ExpiredTotal            uint64   `json:"messages_expired_total"`
+	TimedOutTotal           uint64   `json:"messages_timed_out_total"`
+	DeferredTotal           uint64   `json:"messages_deferred_total"`
+	RetriedNowTotal         uint64   `json:"messages_kicked_total"` // retried before their time
+	ParkedTotal             uint64   `json:"messages_parked_total"`
+	UnparkedTotal           uint64   `json:"messages_unparked_total"` // of those: ready again
+	LateAcksTotal           uint64   `json:"consumer_timeout_late_acks_total"`
+	Groups                  uint64   `json:"groups"` // with messages or a state, or held
+	GroupsHeld              uint64   `json:"groups_held"`
+	GroupStateBytes         uint64   `json:"group_state_bytes"`
+	GroupsTakenTotal        uint64   `json:"groups_taken_total"`
+	GroupsLostTotal         uint64   `json:"groups_lost_total"`   // because their locks had ended
+	Locked                  uint64   `json:"messages_locked"`     // deliveries with a lock
+	LocksLostTotal          uint64   `json:"locks_lost_total"`    // before the delivery was settled
+	LocksRenewedTotal       uint64   `json:"locks_renewed_total"` // on request
+	LateSettlementsTotal    uint64   `json:"late_settlements_total"`
+	ConsumersTimedOut       uint64   `json:"consumers_timed_out"` // now: they have not settled what was taken back
+	DeadLetteredTotal       uint64   `json:"messages_dead_lettered_total"`
+	DeadLettersDroppedTotal uint64   `json:"dead_letters_dropped_total"`
+	DeadLettersWaiting      uint64   `json:"messages_dlx_waiting"`       // with nowhere to go for now
+	DeadLettersRefusedTotal uint64   `json:"dead_letters_refused_total"` // by targets
+	Forwarding              uint64   `json:"messages_forwarding"`        // those of messages_dlx that have not died
+	ForwardedTotal          uint64   `json:"messages_forwarded_total"`
+	DeletedTotal            uint64   `json:"messages_deleted_total"` // by request, one by one
+	RedrivenTotal           uint64   `json:"messages_redriven_total"`
+	CopiedTotal             uint64   `json:"messages_copied_total"`
 	// Deaths by reason, whatever became of the dead, and letters of the outbox
 	// that arrived.
 	DiedExpiredTotal       uint64 `json:"messages_dead_lettered_expired_total"`
@@ -509,6 +510,47 @@ type Taken struct {
 	SourceGone uint64 `json:"source_gone"`
 	NoSource   uint64 `json:"no_source"`
 	Next       string `json:"next"` // for after; empty: there are no more
+}
+
+// Redrive is a redrive that a queue goes on with, or has come to the end of.
+type Redrive struct {
+	Number uint64 `json:"number"`
+	By     string `json:"by"`
+	Since  int64  `json:"since"` // ms since the epoch
+	Ended  *int64 `json:"ended"` // likewise; null: it goes on
+	Why    string `json:"why"`   // it has ended before its end; empty: it has not
+	Rate   uint64 `json:"rate"`  // messages a second; 0: as it comes
+	Limit  uint64 `json:"limit"` // messages; 0: all
+	To     string `json:"to"`    // a queue; empty: that where each died
+	// Taken are the messages that were sent so far, and Remaining how many there may be yet, at most.
+	Taken     uint64 `json:"taken"`
+	Remaining uint64 `json:"remaining"`
+	// Letters that stay; refused ones go where the user may not write.
+	SourceGone uint64 `json:"source_gone"`
+	NoSource   uint64 `json:"no_source"`
+	Refused    uint64 `json:"refused"`
+}
+
+// Redriving is answered to a request that begins a redrive.
+type Redriving struct {
+	Number uint64 `json:"number"`
+}
+
+// Letters are answered by GET /api/queues/{vhost}/{queue}/letters: the ready messages that one search has seen, by
+// their last deaths in other queues.
+type Letters struct {
+	Messages uint64       `json:"messages"`
+	Kinds    []LetterKind `json:"kinds"`     // most messages first
+	NoSource uint64       `json:"no_source"` // messages that have not died in another queue
+	Other    uint64       `json:"other"`     // letters of more kinds
+	Next     string       `json:"next"`      // for after; empty: there are no more
+}
+
+// LetterKind are the letters with a reason and a queue where they died last.
+type LetterKind struct {
+	Reason   string `json:"reason"`
+	Source   string `json:"source"`
+	Messages uint64 `json:"messages"`
 }
 
 // Changed is what is answered where it makes no difference to ask again.

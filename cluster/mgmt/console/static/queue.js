@@ -7,6 +7,7 @@ import { ago, bytes, count, duration, left, rate } from './format.js';
 import { queueConsumers } from './consumers.js';
 import { ended } from './ended.js';
 import { queueBindings } from './exchanges.js';
+import { letters } from './letters.js';
 import { messages } from './messages.js';
 import { scheduled } from './scheduled.js';
 import { effective, settingsOf } from './settings.js';
@@ -14,7 +15,7 @@ import { stateOf } from './queues.js';
 import { Table } from './table.js';
 import { area, confirm, dialog, field, input, object, section } from './view.js';
 
-const parts = { state: ['State', state], messages: ['Messages', messages], scheduled: ['Scheduled', scheduled], consumers: ['Consumers', queueConsumers], bindings: ['Bindings', queueBindings], ended: ['Ended', ended] };
+const parts = { state: ['State', state], messages: ['Messages', messages], scheduled: ['Scheduled', scheduled], letters: ['Dead letters', letters], consumers: ['Consumers', queueConsumers], bindings: ['Bindings', queueBindings], ended: ['Ended', ended] };
 
 export function queue(view, vhost, name, part) {
   part = Object.hasOwn(parts, part) ? part : 'state';
