@@ -18,8 +18,11 @@ import (
 
 const (
 	redrivesAtOnce = 4 // queues
-	// redriveSteps is how many steps of a redrive at a rate there are in a second, if it is not slower.
-	redriveSteps = 10
+	// redriveSteps is how many steps of a redrive at a rate there are in a second, unless that is slow: what others do
+	// waits for a step. redriveFew letters make a step, if they do not take longer than redriveLong.
+	redriveSteps = 100
+	redriveFew   = 10
+	redriveLong  = 100 * time.Millisecond
 	// redriveAgain is when a step that was proposed counts as lost: two of one place do no harm. redriveWait is the
 	// pause before a redrive is looked at again that has to wait for letters to leave.
 	redriveAgain = time.Second
@@ -115,7 +118,8 @@ func (x *redriver) next(g *group.Group, r *logpb.RedriveState, v *catalog.View) 
 func stepOf(r *logpb.RedriveState) uint32 {
 	n := uint64(maxSelected)
 	if rate := r.Redrive.Rate; rate > 0 {
-		n = min(n, max(rate/redriveSteps, 1))
+		few := min(rate*uint64(redriveLong/time.Millisecond)/1000, redriveFew)
+		n = min(n, max(rate/redriveSteps, few, 1))
 	}
 	if limit := r.Redrive.Limit; limit > 0 {
 		n = min(n, limit-r.Taken)
