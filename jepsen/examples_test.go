@@ -29,6 +29,7 @@ func (r *run) checkExamples() {
 		{"prefetch", "greedy got \"frame 1\"\ngreedy got \"frame 2\"\nother got \"frame 3\"\n"},
 		{"dispatch", "slow got \"image 1\"\nquick got \"image 2\"\nquick got \"image 3\"\nquick got \"image 4\"\nquick got \"image 5\"\n"},
 		{"ages", "3 to do, the oldest within a minute: true\nmail: 2\nthumbnail: 1\n"},
+		{"times", "\"call bob\" would be too late\n\"call ann\", early: false\n"},
 		{"redrive", "\"to Atlantis\", redriven: 1\n"},
 		{"drift", "parcels has 5000\nworker 2 declares x-max-length 5000\n"},
 		{"amqp10/hello", "got \"hello\"\n"},
