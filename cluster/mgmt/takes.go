@@ -20,7 +20,7 @@ import (
 // Bounds of one request that takes messages.
 const (
 	maxTaken = 1000
-	// maxRedriveRate is how many messages a second may be asked for: a redrive makes at most 10 steps in that time.
+	// maxRedriveRate is how many messages a second may be asked for: more is as fast as it goes.
 	maxRedriveRate = 10_000
 	// searchesAtOnce is how many bounded searches it makes until it has found as many as it may take.
 	searchesAtOnce = 100
