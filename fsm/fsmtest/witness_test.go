@@ -80,21 +80,21 @@ type holding struct {
 	counters queue.Counters
 	phase    queue.Phase
 	live     map[fsm.Ref]queue.Message
-	copies   uint64 // that wait: a purge counts them, and nothing else does
+	copies   map[uint64]bool // letters that are copies and wait: a purge counts them, and nothing else does
 	config   *logpb.QueueConfig
 	sessions []fsm.SessionID
 }
 
 func (w *witness) observe() holding {
 	b := holding{
-		counters: w.m.Stats().Counters, phase: w.m.Stats().Phase, live: map[fsm.Ref]queue.Message{}, config: w.m.Config(),
+		counters: w.m.Stats().Counters, phase: w.m.Stats().Phase, live: map[fsm.Ref]queue.Message{}, copies: map[uint64]bool{}, config: w.m.Config(),
 		sessions: w.m.Sessions(),
 	}
 	for x := range w.m.Messages() {
 		if !x.Copy {
 			b.live[x.Ref] = x
 		} else if x.Place == queue.Waiting {
-			b.copies++
+			b.copies[x.Letter] = true
 		}
 	}
 	return b
@@ -246,8 +246,12 @@ func ends(c queue.Counters, purge bool) uint64 {
 func (w *witness) accounts(b, now holding, c *logpb.Command, eff *fsm.Effects) {
 	purge := c.Kind == logpb.Command_PURGE
 	ended := ends(now.counters, purge) - ends(b.counters, purge)
-	if purge {
-		ended -= b.copies - now.copies
+	if purge { // which does not end those that have begun to wait since
+		for letter := range b.copies { // det: a sum
+			if !now.copies[letter] {
+				ended--
+			}
+		}
 	}
 	came := now.counters.Enqueued - b.counters.Enqueued
 	if b.config.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX {
