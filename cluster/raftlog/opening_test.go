@@ -76,7 +76,7 @@ func (c *camera) String() string { return "(camera)" }
 func (c *camera) taken() []*vfs.MemFS {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.pictures
+	return slices.Clone(c.pictures)
 }
 
 // A power loss while a store is being opened, or a group dropped, changes nothing
