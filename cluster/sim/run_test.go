@@ -218,7 +218,7 @@ func (w *world) play(s *script) (confirmed int) {
 		}
 		return ""
 	})
-	w.await(healed.Add(repairedWithin), "replicas of idle queues are complete", w.incomplete)
+	w.await(w.since(healed).Add(repairedWithin), "replicas of idle queues are complete", w.incomplete)
 	for _, f := range all {
 		f.stop()
 	}
@@ -231,8 +231,13 @@ func (w *world) play(s *script) (confirmed int) {
 	for _, f := range all {
 		for _, name := range w.names {
 			ctx, done := context.WithTimeout(context.Background(), confirmsWithin)
-			if err := f.drain(ctx, name); err != nil {
-				w.problem("drain %s: %v", f.consume, err)
+			restarts := w.restarts.Load()
+			err := f.drain(ctx, name)
+			if err != nil && (w.nodes[name].running() == nil || w.restarts.Load() > restarts) {
+				err = f.drain(ctx, name) // it has read what no one had read for long, and begun anew
+			}
+			if err != nil {
+				w.problem("drain %s at %s: %v", f.consume, name, err)
 			}
 			done()
 		}
@@ -272,11 +277,21 @@ func (w *world) superviseUntil(ctx context.Context) (stop func()) {
 func (w *world) supervise(ctx context.Context) {
 	for sleep(ctx, 100*time.Millisecond) == nil {
 		for _, name := range w.names {
-			if w.nodes[name].hasDamage() {
+			if m := w.nodes[name]; m.hasDamage() && m.running() == nil {
 				w.perform(step{Do: start, Node: name})
+				w.restarts.Add(1)
+				w.restarted.Store(time.Now().UnixNano())
 			}
 		}
 	}
+}
+
+// since is when a node was started last for damage that it had found, but not before healed.
+func (w *world) since(healed time.Time) time.Time {
+	if at := time.Unix(0, w.restarted.Load()); at.After(healed) {
+		return at
+	}
+	return healed
 }
 
 // probe publishes to every queue that is not idle through these nodes.

@@ -45,6 +45,8 @@ type world struct {
 
 	idle   time.Duration // see script.Idle
 	paused atomic.Bool   // nothing new is published
+	// How often a node was started for damage that it had found, and when last.
+	restarts, restarted atomic.Int64
 
 	flows    []*flow
 	wrongBy  time.Duration // of the script
