@@ -87,10 +87,14 @@
 //	                                                           held is never delivered (6001, one play of 27)
 //	14.2           5143 to 5226, 6123 to 6207, and  440,000    a leader whose tick is due proposes none until it resigns after 2.25 s, so a
 //	               those that failed before                    letter is 2.26 s late (2008, one play of 7): mended
-//	26.9           9000 to 9457                     814,000    open: the connection that takes what is left ends once (9039, one play of 4)
+//	26.9           9000 to 9457                     814,000    the connection that takes what is left ends once (9039, one play of 4): see below
 //	25.0           10000 to 10423                   756,000    that tick again (10196, 10226), and a leader that wakes follows a step of the clocks,
 //	                                                           so messages expire 4 s early (10226): both mended
 //	4.2            11000 to 11226                   120,000    nothing
+//	33.2           500000 to 500562                 1,012,000  that connection again (500349, 500460: two plays of 6): a queue that sleeps is read
+//	                                                           last, and its node finds bits that have flipped and begins anew. The play gives it
+//	                                                           time now, and it is not seen in 15 plays. Open: a replica that is rebuilt for such
+//	                                                           bits is complete too late (500365, one play of 5)
 //
 // Pebble has checks of its own under the tag invariants, which end the process where bits have flipped (5028).
 //
