@@ -39,7 +39,7 @@ type publisher struct {
 
 // init must be called first; p must not be moved afterwards.
 func (p *publisher) init(channel uint16, out outbox, flow *amqp.Flow, holdings fsm.Holdings) {
-	p.confirms.channel = channel
+	p.confirms.channel, p.confirms.release = channel, flow.Release
 	p.out, p.flow, p.holdings = out, flow, holdings
 	p.headers, p.property = p.currentHeaders, p.currentProperty
 }
@@ -126,8 +126,7 @@ func (p *publisher) returned(payload fsm.Payload, why *fsm.Refusal) {
 
 // confirmed receives the outcome of publishes.
 func (p *publisher) confirmed(first, last uint64, ok bool) {
-	count, bytes, queue := p.confirms.resolve(first, last, ok)
-	p.flow.Release(count, bytes)
+	_, _, queue := p.confirms.resolve(first, last, ok)
 	p.commits.resolve(first, last, ok)
 	if queue {
 		p.out.queueConfirms(&p.confirms)
@@ -257,6 +256,8 @@ type confirms struct {
 	on      bool
 	from    uint64 // delivery tag = number - from; numbers ≤ from have no tag
 	queued  bool   // in the outbox's list of channels with confirms to write
+	// release counts publishes that have got an outcome; nil: nobody does. What close does not count is released by then.
+	release func(count, bytes int64)
 }
 
 // publishing is one publish that is not finished, or not dropped yet.
@@ -359,6 +360,9 @@ func (c *confirms) resolve(first, last uint64, ok bool) (count, bytes int64, que
 		default:
 			p.state, confirm = publishNo, true
 		}
+	}
+	if c.release != nil {
+		c.release(count, bytes)
 	}
 	c.trim()
 	if !confirm {

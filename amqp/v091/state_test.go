@@ -246,3 +246,19 @@ func TestConfirmsOldest(t *testing.T) {
 		t.Errorf("%x", got)
 	}
 }
+
+// Whoever closes may count on what has an outcome being released: nobody else is about to release it.
+func TestConfirmsAreReleasedAtOnce(t *testing.T) {
+	var count, bytes int64
+	c := &confirms{release: func(n, size int64) { count, bytes = count+n, bytes+size }}
+	for range 3 {
+		c.add(100)
+	}
+	c.resolve(1, 2, true)
+	if count != 2 || bytes != 200 {
+		t.Errorf("%d publishes of %d bytes are released", count, bytes)
+	}
+	if n, size := c.close(); n != 1 || size != 100 {
+		t.Errorf("%d publishes of %d bytes have no outcome", n, size)
+	}
+}

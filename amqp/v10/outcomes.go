@@ -24,6 +24,8 @@ type outcomes struct {
 	run     wire.Disposition
 	// expect counts the memory of outcomes that wait for the writer, as Outbox.Expect does; nil: nobody does.
 	expect func(n int64)
+	// release counts publishes of links that have got an outcome; nil: nobody does. What close does not count is released by then.
+	release func(count, bytes int64)
 }
 
 // publishing is one publish that is not finished, or not dropped yet.
@@ -101,19 +103,24 @@ func (o *outcomes) at(number uint64) int {
 func (o *outcomes) resolve(first, last uint64, state wire.Outcome, err *wire.Error, each func(*publishing)) (queue bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	tell, waits := false, int64(0)
+	tell, waits, count, bytes := false, int64(0), int64(0), int64(0)
 	for i := o.at(first); i < len(o.list) && o.list[i].number <= last; i++ {
 		p := &o.list[i]
 		if p.state != wire.NoState {
 			continue
 		}
 		p.state, p.err = state, err
-		each(p)
+		if each(p); p.link != nil {
+			count, bytes = count+1, bytes+int64(p.size)
+		}
 		if p.settled {
 			o.finish(p)
 		} else {
 			tell, waits = true, waits+p.waits()
 		}
+	}
+	if o.release != nil {
+		o.release(count, bytes)
 	}
 	o.trim()
 	if !tell {

@@ -128,3 +128,22 @@ func TestOutcomesDoNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// Whoever closes may count on what has an outcome being released: nobody else is about to release it.
+func TestOutcomesAreReleasedAtOnce(t *testing.T) {
+	var count, bytes int64
+	o := &outcomes{release: func(n, size int64) { count, bytes = count+n, bytes+size }}
+	l := &incomingLink{}
+	for id := range uint32(3) {
+		o.add(l, id, 100, false)
+	}
+	o.add(nil, 3, 0, false) // it was never counted
+	o.resolve(1, 2, wire.StateAccepted, nil, func(*publishing) {})
+	o.resolve(4, 4, wire.StateRejected, nil, func(*publishing) {})
+	if count != 2 || bytes != 200 {
+		t.Errorf("%d publishes of %d bytes are released", count, bytes)
+	}
+	if n, size := o.close(); n != 1 || size != 100 {
+		t.Errorf("%d publishes of %d bytes have no outcome", n, size)
+	}
+}

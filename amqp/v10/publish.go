@@ -33,7 +33,7 @@ type publisher struct {
 
 // init must be called first; p must not be moved afterwards.
 func (p *publisher) init(s *session) {
-	p.session, p.outcomes.channel, p.outcomes.expect = s, s.channel, s.conn.Out.Expect
+	p.session, p.outcomes.channel, p.outcomes.expect, p.outcomes.release = s, s.channel, s.conn.Out.Expect, s.conn.Flow.Release
 	p.ofMessage, p.publishing.Headers = p.property, p.headers
 }
 
@@ -223,15 +223,12 @@ func (p *publisher) resolve(first, last uint64, state wire.Outcome, why *wire.Er
 	if state != wire.StateRejected {
 		why = nil
 	}
-	var count, bytes int64
 	var some [4]*incomingLink
 	links := some[:0]
 	queue := p.outcomes.resolve(first, last, state, why, func(x *publishing) {
 		if x.link == nil {
 			return
 		}
-		count++
-		bytes += int64(x.size)
 		x.link.credit.waiting.Add(-1)
 		if n := len(links); n == 0 || links[n-1] != x.link {
 			links = append(links, x.link)
@@ -241,7 +238,6 @@ func (p *publisher) resolve(first, last uint64, state wire.Outcome, why *wire.Er
 	if p.commands.Load() {
 		p.answered(first, last)
 	}
-	s.conn.Flow.Release(count, bytes)
 	if queue {
 		s.conn.out.queue(&p.outcomes)
 	}
