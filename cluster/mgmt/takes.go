@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	leader "github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -19,11 +20,9 @@ import (
 
 // Bounds of one request that takes messages.
 const (
-	maxTaken = 1000
+	maxTaken = leader.MaxSelected
 	// maxRedriveRate is how many messages a second may be asked for: more is as fast as it goes.
 	maxRedriveRate = 10_000
-	// searchesAtOnce is how many bounded searches it makes until it has found as many as it may take.
-	searchesAtOnce = 100
 )
 
 // taking deletes, moves, copies or redrives messages that are ready: for who may read the queue, and write to that where
@@ -31,7 +30,6 @@ const (
 type taking struct {
 	messages Messages
 	action   logpb.Take_Action
-	goesOn   bool // it is a redrive that the queue goes on with
 }
 
 // conditions are the keys of a body that say which messages are meant.
@@ -44,7 +42,7 @@ func (t taking) perform(w *responder, r *request) {
 	}
 	_, rated := b["rate"]
 	_, all := b["all"]
-	t.goesOn = t.action == logpb.Take_REDRIVE && (rated || all)
+	goesOn := t.action == logpb.Take_REDRIVE && (rated || all) // the queue itself
 	by := catalog.Client{User: r.user.GetName()}
 	from, err := r.view.TakeFrom(by, r.PathValue("vhost"), r.PathValue("name"))
 	if err != nil {
@@ -52,7 +50,7 @@ func (t taking) perform(w *responder, r *request) {
 		return
 	}
 	redrive := &logpb.Redrive{By: by.User}
-	if t.goesOn {
+	if goesOn {
 		err = b.bounds(redrive)
 	}
 	if err != nil {
@@ -75,7 +73,7 @@ func (t taking) perform(w *responder, r *request) {
 		w.failed(err)
 		return
 	}
-	if t.goesOn {
+	if goesOn {
 		if to != nil {
 			redrive.Target, redrive.To = uint64(to.ID), to.Name
 		}
@@ -151,30 +149,28 @@ func (t taking) cancel(w *responder, r *request) {
 // take takes what a selection finds. Nothing is taken of what one search finds if some of it is to go where the user may
 // not write.
 func (t taking) take(r *request, by catalog.Client, from, to *catalog.Queue, s *peerpb.SelectRequest) (answer api.Taken, err error) {
-	left := s.Limit
-	for n := 0; left > 0 && n < searchesAtOnce && (s.UpTo == 0 || s.After < s.UpTo); n++ {
-		s.Limit = left
-		found, err := t.messages.Select(r.Context(), from, s)
-		if err != nil {
-			return answer, err
+	target := fsm.QueueID(0)
+	if to != nil {
+		target = to.ID
+	}
+	err = leader.SelectAll(s, func() (*peerpb.SelectReply, error) { return t.messages.Select(r.Context(), from, s) }, func(found *peerpb.SelectReply) error {
+		f := leader.FoundOf(r.view, by, from.VHost, t.action, target, found)
+		answer.SourceGone, answer.NoSource = answer.SourceGone+f.SourceGone, answer.NoSource+f.NoSource
+		if f.Why != nil || len(f.Takes) == 0 {
+			return f.Why
 		}
-		commands, err := t.commands(r.view, by, from, to, found, &answer)
-		if err != nil {
-			return answer, err
+		var commands []*logpb.Command
+		for _, c := range f.Takes {
+			commands = append(commands, &logpb.Command{Kind: logpb.Command_TAKE, Take: c})
 		}
-		if len(commands) > 0 {
-			done, err := t.messages.Command(r.Context(), from, commands...)
-			if err != nil {
-				return answer, err
-			}
-			for _, d := range done {
-				answer.Messages += d.Count
-			}
+		done, err := t.messages.Command(r.Context(), from, commands...)
+		for _, d := range done {
+			answer.Messages += d.Count
 		}
-		left -= min(left, uint32(len(found.Messages)))
-		if s.After, s.UpTo = found.Seen, found.UpTo; s.UpTo == 0 {
-			break // it has never had a message
-		}
+		return err
+	})
+	if err != nil {
+		return answer, err
 	}
 	answer.Next = next(s.After, s.UpTo)
 	return answer, nil
@@ -228,40 +224,6 @@ func (ms messages) letters(w *responder, r *request) {
 	}
 	slices.SortStableFunc(answer.Kinds, func(a, b api.LetterKind) int { return cmp.Compare(b.Messages, a.Messages) })
 	w.answer(http.StatusOK, answer)
-}
-
-// commands returns what takes the messages found: one command for each queue they go to.
-func (t taking) commands(v *catalog.View, by catalog.Client, from, to *catalog.Queue, found *peerpb.SelectReply, answer *api.Taken) (list []*logpb.Command, err error) {
-	of := map[fsm.QueueID]*logpb.Take{}
-	for i, n := range found.Messages {
-		target := fsm.QueueID(0)
-		if to != nil {
-			target = to.ID
-		} else if t.action == logpb.Take_REDRIVE {
-			source := found.Sources[i]
-			if source == "" {
-				answer.NoSource++
-				continue
-			}
-			if _, known := v.Queue(from.VHost, source); !known {
-				answer.SourceGone++
-				continue
-			}
-			q, err := v.UseQueue(by, catalog.Write, from.VHost, source)
-			if err != nil {
-				return nil, err
-			}
-			target = q.ID
-		}
-		c := of[target]
-		if c == nil {
-			c = &logpb.Take{Action: t.action, Target: uint64(target)}
-			of[target] = c
-			list = append(list, &logpb.Command{Kind: logpb.Command_TAKE, Take: c})
-		}
-		c.Messages = append(c.Messages, n)
-	}
-	return list, nil
 }
 
 // selection reads which messages a request is about.

@@ -116,7 +116,7 @@ func (x *redriver) next(g *group.Group, r *logpb.RedriveState, v *catalog.View) 
 
 // stepOf is how many messages the next step of a redrive takes at most.
 func stepOf(r *logpb.RedriveState) uint32 {
-	n := uint64(maxSelected)
+	n := uint64(MaxSelected)
 	if rate := r.Redrive.Rate; rate > 0 {
 		few := min(rate*uint64(redriveLong/time.Millisecond)/1000, redriveFew)
 		n = min(n, max(rate/redriveSteps, few, 1))
@@ -132,45 +132,4 @@ func step(f *Found, r *logpb.RedriveState, seen uint64) *logpb.RedriveStep {
 	return &logpb.RedriveStep{
 		Number: r.Number, After: r.Next, Next: seen, Takes: f.Takes, SourceGone: f.SourceGone, NoSource: f.NoSource, Refused: f.Refused,
 	}
-}
-
-// Found is how ready messages that were found are taken.
-type Found struct {
-	Takes []*logpb.Take // one for each queue that they go to
-	// Letters that stay: their queue is gone, they died in no other one, or the user may not write where they died.
-	SourceGone, NoSource, Refused uint64
-	Why                           error // one of those was refused; nil: none was
-}
-
-// FoundOf says how a user takes what was found in a queue: to another one, or redriven to where each died. to is 0 for
-// what is deleted.
-func FoundOf(v *catalog.View, by catalog.Client, vhost string, action logpb.Take_Action, to fsm.QueueID, found *peerpb.SelectReply) *Found {
-	f, of := &Found{}, map[fsm.QueueID]*logpb.Take{}
-	for i, n := range found.Messages {
-		target := to
-		if action == logpb.Take_REDRIVE && to == 0 {
-			if found.Sources[i] == "" {
-				f.NoSource++
-				continue
-			}
-			if _, known := v.Queue(vhost, found.Sources[i]); !known {
-				f.SourceGone++
-				continue
-			}
-			q, err := v.UseQueue(by, catalog.Write, vhost, found.Sources[i])
-			if err != nil {
-				f.Refused, f.Why = f.Refused+1, err
-				continue
-			}
-			target = q.ID
-		}
-		t := of[target]
-		if t == nil {
-			t = &logpb.Take{Action: action, Target: uint64(target)}
-			of[target] = t
-			f.Takes = append(f.Takes, t)
-		}
-		t.Messages = append(t.Messages, n)
-	}
-	return f
 }

@@ -1,6 +1,7 @@
 package queues
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,8 +17,10 @@ import (
 )
 
 const (
-	// maxSelected bounds the messages of one answer, see queue.Machine's Take.
-	maxSelected = 1000
+	// MaxSelected bounds the messages of one answer, and of one SelectAll, see queue.Machine's Take.
+	MaxSelected = 1000
+	// searchesAtOnce is how many bounded searches a SelectAll makes until it has found as many as it is to find.
+	searchesAtOnce = 100
 	// maxLetterKinds bounds the kinds of letters that one answer tells apart.
 	maxLetterKinds = 100
 )
@@ -31,6 +34,27 @@ func (x *Inspector) Select(ctx context.Context, q *catalog.Queue, r *peerpb.Sele
 		err = NoQueue(q)
 	}
 	return a, err
+}
+
+// SelectAll has use do something with what searches of a queue find, one after the other, until they have found s.Limit
+// messages or seen all. s is then where the next one goes on.
+func SelectAll(s *peerpb.SelectRequest, one func() (*peerpb.SelectReply, error), use func(*peerpb.SelectReply) error) error {
+	left := s.Limit
+	for n := 0; left > 0 && n < searchesAtOnce && (s.UpTo == 0 || s.After < s.UpTo); n++ {
+		s.Limit = left
+		found, err := one()
+		if err == nil {
+			err = use(found)
+		}
+		if err != nil {
+			return err
+		}
+		left -= min(left, uint32(len(found.Messages)))
+		if s.After, s.UpTo = found.Seen, found.UpTo; s.UpTo == 0 {
+			break // it has never had a message
+		}
+	}
+	return nil
 }
 
 // selectReady searches a led queue, once nothing in it is due. The empty entry committed first ensures that this node
@@ -52,9 +76,9 @@ func ready(g *group.Group, req *peerpb.SelectRequest, properties propertyReader)
 		raw, err := g.Payload(ref)
 		return fsm.Readable(raw), err
 	}, properties: properties}
-	limit, kinds := min(int(req.Limit), maxSelected), letterKinds{at: map[kindOfLetter]*peerpb.LetterCount{}, reply: r}
+	limit, kinds := min(int(req.Limit), MaxSelected), letterKinds{at: map[kindOfLetter]*peerpb.LetterCount{}, reply: r}
 	if req.Count {
-		limit = maxSelected // of the list, which stays empty
+		limit = MaxSelected // of the list, which stays empty
 	}
 	for left, bytes := searchedAtOnce, searchedBytes; left > 0 && bytes > 0; {
 		b := queue.Browse{After: s.skip(r.Seen), Limit: min(searchedPage, left), Now: s.now}
@@ -192,4 +216,45 @@ func (s *selection) reads(x *queue.Message, bytes *int) bool {
 		}
 	}
 	return true
+}
+
+// Found is how ready messages that were found are taken.
+type Found struct {
+	Takes []*logpb.Take // one for each queue that they go to
+	// Letters that stay: their queue is gone, they died in no other one, or the user may not write where they died.
+	SourceGone, NoSource, Refused uint64
+	Why                           error // the first of those was refused; nil: none was
+}
+
+// FoundOf says how a user takes what was found in a queue: to another one, or redriven to where each died. to is 0 for
+// what is deleted.
+func FoundOf(v *catalog.View, by catalog.Client, vhost string, action logpb.Take_Action, to fsm.QueueID, found *peerpb.SelectReply) *Found {
+	f, of := &Found{}, map[fsm.QueueID]*logpb.Take{}
+	for i, n := range found.Messages {
+		target := to
+		if action == logpb.Take_REDRIVE && to == 0 {
+			if found.Sources[i] == "" {
+				f.NoSource++
+				continue
+			}
+			if _, known := v.Queue(vhost, found.Sources[i]); !known {
+				f.SourceGone++
+				continue
+			}
+			q, err := v.UseQueue(by, catalog.Write, vhost, found.Sources[i])
+			if err != nil {
+				f.Refused, f.Why = f.Refused+1, cmp.Or(f.Why, err)
+				continue
+			}
+			target = q.ID
+		}
+		t := of[target]
+		if t == nil {
+			t = &logpb.Take{Action: action, Target: uint64(target)}
+			of[target] = t
+			f.Takes = append(f.Takes, t)
+		}
+		t.Messages = append(t.Messages, n)
+	}
+	return f
 }

@@ -17,10 +17,6 @@ import (
 const (
 	searchesWaiting = 16 // of a channel
 	searchWait      = 10 * time.Second
-	// selectedAtOnce is how many messages one takes, see queue.Machine, and searchedAtOnce how many bounded searches it
-	// makes until it has found as many.
-	selectedAtOnce = 1000
-	searchedAtOnce = 100
 )
 
 // commandSearch finds the parts of a command at the leader of a queue.
@@ -92,18 +88,15 @@ type taking struct {
 
 // find finds the messages, and nothing of it is taken if some is to go where the user may not write.
 func (t *taking) find(ctx context.Context) (parts []*commandPart, err error) {
-	all, s := &peerpb.SelectReply{}, t.request
-	limit := int(s.Limit)
-	for n := 0; len(all.Messages) < limit && n < searchedAtOnce && (s.UpTo == 0 || s.After < s.UpTo); n++ {
-		s.Limit = uint32(limit - len(all.Messages))
-		found, err := t.in.session.conn.in.answers.queues.Select(ctx, t.from, s)
-		if err != nil {
-			return nil, err
-		}
+	all := &peerpb.SelectReply{}
+	err = queues.SelectAll(t.request, func() (*peerpb.SelectReply, error) {
+		return t.in.session.conn.in.answers.queues.Select(ctx, t.from, t.request)
+	}, func(found *peerpb.SelectReply) error {
 		all.Messages, all.Sources = append(all.Messages, found.Messages...), append(all.Sources, found.Sources...)
-		if s.After, s.UpTo = found.Seen, found.UpTo; s.UpTo == 0 {
-			break // it has never had a message
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	target := fsm.QueueID(0)
 	if t.to != nil {
@@ -118,7 +111,7 @@ func (t *taking) find(ctx context.Context) (parts []*commandPart, err error) {
 
 // conditions reads which messages a command is about; given: by anything but their numbers.
 func (h arguments) conditions() (s *peerpb.SelectRequest, given bool, err error) {
-	s = &peerpb.SelectRequest{Limit: selectedAtOnce}
+	s = &peerpb.SelectRequest{Limit: queues.MaxSelected}
 	for name, at := range map[string]*string{"x-message-id": &s.MessageId, "x-reason": &s.Reason, "x-source": &s.Source} {
 		text, has, err := h.text(name)
 		if err != nil {
@@ -126,11 +119,11 @@ func (h arguments) conditions() (s *peerpb.SelectRequest, given bool, err error)
 		}
 		*at, given = text, given || has
 	}
-	limit := uint64(selectedAtOnce)
+	limit := uint64(queues.MaxSelected)
 	for name, at := range map[string]*uint64{"x-older-than": &s.OlderThan, "x-younger-than": &s.YoungerThan, "x-limit": &limit} {
 		most := int64(catalog.MaxTTL)
 		if name == "x-limit" {
-			most = selectedAtOnce
+			most = queues.MaxSelected
 		}
 		n, has, err := h.within(name, 1, most)
 		if err != nil {
