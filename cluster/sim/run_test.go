@@ -231,9 +231,9 @@ func (w *world) play(s *script) (confirmed int) {
 	for _, f := range all {
 		for _, name := range w.names {
 			ctx, done := context.WithTimeout(context.Background(), confirmsWithin)
-			restarts := w.restarts.Load()
+			began := time.Now()
 			err := f.drain(ctx, name)
-			if err != nil && (w.nodes[name].running() == nil || w.restarts.Load() > restarts) {
+			if err != nil && (w.nodes[name].running() == nil || w.since(began) != began) {
 				err = f.drain(ctx, name) // it has read what no one had read for long, and begun anew
 			}
 			if err != nil {
@@ -279,19 +279,18 @@ func (w *world) supervise(ctx context.Context) {
 		for _, name := range w.names {
 			if m := w.nodes[name]; m.hasDamage() && m.running() == nil {
 				w.perform(step{Do: start, Node: name})
-				w.restarts.Add(1)
 				w.restarted.Store(time.Now().UnixNano())
 			}
 		}
 	}
 }
 
-// since is when a node was started last for damage that it had found, but not before healed.
-func (w *world) since(healed time.Time) time.Time {
-	if at := time.Unix(0, w.restarted.Load()); at.After(healed) {
+// since is when a node was started last for damage that it had found, but not before a moment.
+func (w *world) since(moment time.Time) time.Time {
+	if at := time.Unix(0, w.restarted.Load()); at.After(moment) {
 		return at
 	}
-	return healed
+	return moment
 }
 
 // probe publishes to every queue that is not idle through these nodes.

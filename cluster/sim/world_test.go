@@ -43,10 +43,9 @@ type world struct {
 	ended sync.WaitGroup // processes that are being cleaned up
 	fates fates
 
-	idle   time.Duration // see script.Idle
-	paused atomic.Bool   // nothing new is published
-	// How often a node was started for damage that it had found, and when last.
-	restarts, restarted atomic.Int64
+	idle      time.Duration // see script.Idle
+	paused    atomic.Bool   // nothing new is published
+	restarted atomic.Int64  // when a node was started last for damage that it had found
 
 	flows    []*flow
 	wrongBy  time.Duration // of the script
