@@ -37,18 +37,24 @@ func limitVerb(f flags) func(context.Context) error {
 		}
 		return inFolder(*dir, func(dir string) error {
 			b := &bench{ctx: ctx, target: &target{}}
-			return b.publishAfter(try(func() { b.keep(limitOf(dir, *n, *size, b)) }), *file)
+			return b.publishAfter(try(func() { b.keep(limit{b, dir, *n, *size}.run()) }), *file)
 		})
 	}
 }
 
-// limitOf is a client of two machines.
-func limitOf(dir string, n, size int, b *bench) report.Result {
+// limit is a client of two machines, whose files are in a folder.
+type limit struct {
+	*bench
+	dir            string
+	messages, size int
+}
+
+func (b limit) run() report.Result {
 	ctx, end := context.WithCancel(b.ctx)
 	defer end()
 	to := ""
 	for _, as := range []string{"follower", "leader"} {
-		machine := exec.CommandContext(ctx, get(os.Executable()), "limit", "-as", as, "-to", to, "-dir", dir, "-size", fmt.Sprint(size))
+		machine := exec.CommandContext(ctx, get(os.Executable()), "limit", "-as", as, "-to", to, "-dir", b.dir, "-size", fmt.Sprint(b.size))
 		machine.Stderr = os.Stderr
 		out := get(machine.StdoutPipe())
 		must(machine.Start())
@@ -57,13 +63,13 @@ func limitOf(dir string, n, size int, b *bench) report.Result {
 		to = strings.TrimSpace(get(bufio.NewReader(out).ReadString('\n')))
 		b.pids = append(b.pids, machine.Process.Pid)
 	}
-	r := report.Result{Name: fmt.Sprintf("limit of window 1: two writes and syncs beside a round trip, %d bytes", size)}
+	r := report.Result{Name: fmt.Sprintf("limit of window 1: two writes and syncs beside a round trip, %d bytes", b.size)}
 	leader := get(net.Dial("tcp", to))
 	defer leader.Close()
 	var taken samples
-	message, answer := make([]byte, size), make([]byte, 1)
+	message, answer := make([]byte, b.size), make([]byte, 1)
 	b.cost(&r, func() int {
-		for i := range n {
+		for i := range b.messages {
 			began := clock()
 			get(leader.Write(message))
 			get(io.ReadFull(leader, answer))
@@ -72,7 +78,7 @@ func limitOf(dir string, n, size int, b *bench) report.Result {
 			}
 			message[0] = byte(i)
 		}
-		return n
+		return b.messages
 	})
 	r.Times = taken.quantiles()
 	return r
