@@ -126,7 +126,7 @@ func (p *publisher) returned(payload fsm.Payload, why *fsm.Refusal) {
 
 // confirmed receives the outcome of publishes.
 func (p *publisher) confirmed(first, last uint64, ok bool) {
-	_, _, queue := p.confirms.resolve(first, last, ok)
+	queue := p.confirms.resolve(first, last, ok)
 	p.commits.resolve(first, last, ok)
 	if queue {
 		p.out.queueConfirms(&p.confirms)
@@ -339,12 +339,12 @@ func (c *confirms) upcoming() uint64 {
 }
 
 // resolve records the outcome of a range of publishes; those that already have
-// one keep it. It returns how many were waiting and their size, and whether the
+// one keep it. It releases those that were waiting, and returns whether the
 // channel must be queued to write confirms.
-func (c *confirms) resolve(first, last uint64, ok bool) (count, bytes int64, queue bool) {
+func (c *confirms) resolve(first, last uint64, ok bool) (queue bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	confirm := false
+	confirm, count, bytes := false, int64(0), int64(0)
 	for i := c.at(first); i < len(c.list) && c.list[i].number <= last; i++ {
 		p := &c.list[i]
 		if p.state != publishWaiting {
@@ -366,7 +366,7 @@ func (c *confirms) resolve(first, last uint64, ok bool) (count, bytes int64, que
 	}
 	c.trim()
 	if !confirm {
-		return count, bytes, false
+		return false
 	}
 	if n := len(c.fresh); n > 0 && c.fresh[n-1].last+1 == first {
 		c.fresh[n-1].last = last
@@ -374,7 +374,7 @@ func (c *confirms) resolve(first, last uint64, ok bool) (count, bytes int64, que
 		c.fresh = append(c.fresh, span{first, last})
 	}
 	queue, c.queued = !c.queued, true
-	return count, bytes, queue
+	return queue
 }
 
 func (c *confirms) done(p *publishing) {
