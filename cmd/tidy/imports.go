@@ -50,6 +50,9 @@ var importRules = []importRule{
 	{tree: "amqp/message", project: []string{"amqp/v091/wire", "amqp/v10/wire", "fsm", "fsm/selector", "proto/logpb"}},
 	{tree: "amqp/v091/...", project: []string{"amqp", "amqp/message", "amqp/v091/...", "fsm", "fsm/invariants", "proto/logpb"}},
 	{tree: "amqp/v10/...", project: []string{"amqp", "amqp/message", "amqp/v10/...", "fsm", "fsm/invariants", "fsm/selector", "proto/logpb"}},
+	// What changes a stored message, and the rules that select and change it, know how it is encoded.
+	{tree: "amqp/servicebus/edit", project: []string{"amqp/v10/wire"}, others: none},
+	{tree: "amqp/servicebus/rules", project: []string{"amqp/servicebus/edit", "amqp/v10/wire", "fsm"}, others: none, notStd: []string{"net/...", "os/...", "log/..."}},
 	// What the programs of users import: it knows the protocol and its client library alone.
 	{tree: "amqp/client", project: none, others: []string{"github.com/rabbitmq/amqp091-go"}},
 	{tree: "amqp/amqptest", project: []string{"amqp", "amqp/v091/wire", "fsm", "proto/logpb"}},
