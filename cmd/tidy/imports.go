@@ -53,6 +53,11 @@ var importRules = []importRule{
 	// What changes a stored message, and the rules that select and change it, know how it is encoded.
 	{tree: "amqp/servicebus/edit", project: []string{"amqp/v10/wire"}, others: none},
 	{tree: "amqp/servicebus/rules", project: []string{"amqp/servicebus/edit", "amqp/v10/wire", "fsm"}, others: none, notStd: []string{"net/...", "os/...", "log/..."}},
+	// What a front of another broker's programs knows of protocols and clusters goes through amqp and its own
+	// interfaces.
+	{tree: "amqp/servicebus/entity", project: []string{"fsm", "proto/logpb"}, others: none},
+	{tree: "amqp/servicebus/sas", project: none, others: none},
+	{tree: "amqp/servicebus/...", project: []string{"amqp", "amqp/message", "amqp/servicebus/...", "amqp/v10/...", "fsm", "fsm/invariants", "fsm/selector", "proto/logpb"}},
 	// What the programs of users import: it knows the protocol and its client library alone.
 	{tree: "amqp/client", project: none, others: []string{"github.com/rabbitmq/amqp091-go"}},
 	{tree: "amqp/amqptest", project: []string{"amqp", "amqp/v091/wire", "fsm", "proto/logpb"}},
