@@ -37,6 +37,8 @@ const (
 	// largeHeap is the size from which on the search for garbage takes one processor too long. The number of processors
 	// does not change meanwhile.
 	largeHeap = 128 << 20
+	// collectEvery is how often, at most, garbage is collected to learn the size of the heap.
+	collectEvery = time.Minute
 )
 
 // all is how many processors are used when all are; 0: nobody governs.
@@ -65,10 +67,14 @@ type governor struct {
 	last     use
 	every    time.Duration // until the next check
 	calm     time.Duration // for how long the process has needed little
+	// collected is when garbage was collected last to learn the size of the heap.
+	collected time.Time
 }
 
-// check takes account of what has been used since the last check, and says whether one processor is to do.
-func (g *governor) check(u use) (one bool) {
+// check takes account of what has been used since the last check, and says whether one processor is to do. collect: that
+// depends on nothing but the heap, whose size is known as it was before the process had little to do: what little makes
+// no garbage that is collected soon.
+func (g *governor) check(u use) (one, collect bool) {
 	passed := u.at.Sub(g.last.at)
 	share := float64(u.busy-g.last.busy) / float64(max(passed, 1))
 	late := passed > 2*g.every && passed > g.lateness || u.at.Sub(u.at.Truncate(g.every)) > g.lateness
@@ -77,15 +83,20 @@ func (g *governor) check(u use) (one bool) {
 	if g.one {
 		limit = much
 	}
-	if share > limit || late || u.sync > slowSync || u.heap > largeHeap {
+	if share > limit || late || u.sync > slowSync {
 		g.calm, g.one = 0, false
-	} else if g.calm += passed; g.calm >= calmTime {
-		g.one = true
+	} else {
+		g.calm += passed
+		calm, large := g.calm >= calmTime, u.heap > largeHeap
+		g.one = (g.one || calm) && !large
+		if collect = calm && large && u.at.Sub(g.collected) >= collectEvery; collect {
+			g.collected = u.at
+		}
 	}
 	if g.every = busyEvery; share < idle {
 		g.every = idleEvery
 	}
-	return g.one
+	return g.one, collect
 }
 
 // Govern decides again and again how many processors this process uses, until done is closed. syncLatency is how long
@@ -104,9 +115,13 @@ func (g *governor) govern(done <-chan struct{}, log *slog.Logger, syncLatency fu
 	g.every, g.last = busyEvery, measure(syncLatency)
 	worker.Again(done, func() time.Duration {
 		was := g.one
-		if one := g.check(measure(syncLatency)); one != was {
+		one, collect := g.check(measure(syncLatency))
+		if one != was {
 			set(one)
 			log.Debug("processors in use", slog.Int("processors", runtime.GOMAXPROCS(0)))
+		}
+		if collect {
+			runtime.GC()
 		}
 		return g.every
 	})

@@ -18,17 +18,27 @@ type seen struct {
 	heap       uint64
 }
 
+// checked is a governor, and how often it has had garbage collected.
+type checked struct {
+	governor
+	collections int
+}
+
 // checks has a governor check n times at the same use, and reports what it says in the end.
-func (g *governor) checks(n int, s seen) (one bool) {
+func (g *checked) checks(n int, s seen) (one bool) {
 	for range n {
 		passed := g.last.at.Truncate(g.every).Add(g.every).Sub(g.last.at) + s.late
-		one = g.check(use{g.last.at.Add(passed), g.last.busy + time.Duration(s.share*float64(passed)), s.sync, s.heap})
+		var collect bool
+		one, collect = g.check(use{g.last.at.Add(passed), g.last.busy + time.Duration(s.share*float64(passed)), s.sync, s.heap})
+		if collect {
+			g.collections++
+		}
 	}
 	return one
 }
 
-func newGovernor() *governor {
-	return &governor{lateness: lateness, every: busyEvery, last: use{at: epoch}}
+func newGovernor() *checked {
+	return &checked{governor: governor{lateness: lateness, every: busyEvery, last: use{at: epoch}}}
 }
 
 // A process that needs little for a second gets one processor, and all of them as soon as something speaks against one.
@@ -58,6 +68,38 @@ func TestCheck(t *testing.T) {
 	}
 	if g := newGovernor(); !g.checks(second, calm) || !g.checks(second, seen{share: much - 0.05}) {
 		t.Error("it is given all processors although one will do")
+	}
+}
+
+// What the heap was while there was much to do may be garbage: it is collected once a process has needed little for a
+// second, and again only after a while.
+func TestCollects(t *testing.T) {
+	t.Parallel()
+	large := seen{share: little - 0.05, heap: largeHeap + 1}
+	small := seen{share: large.share, heap: largeHeap}
+	second, minute := int(calmTime/busyEvery), int(collectEvery/busyEvery)
+	g := newGovernor()
+	if g.checks(second-1, large); g.collections != 0 {
+		t.Error("garbage is collected before a second has passed")
+	}
+	if g.checks(1, large); g.collections != 1 {
+		t.Errorf("garbage is collected %d times after a second, not once", g.collections)
+	}
+	if g.checks(minute-1, large); g.collections != 1 {
+		t.Errorf("garbage is collected %d times within a minute, not once", g.collections)
+	}
+	if g.checks(1, large); g.collections != 2 {
+		t.Errorf("garbage is collected %d times after a minute, not twice", g.collections)
+	}
+	if !g.checks(1, small) {
+		t.Error("it is not given one processor once the heap is small")
+	}
+	if g.checks(1, large) || g.collections != 2 {
+		t.Error("it is left with one processor, or garbage is collected, when the heap has grown")
+	}
+	busy := newGovernor()
+	if busy.checks(2*second, seen{share: much + 0.05, heap: largeHeap + 1}); busy.collections != 0 {
+		t.Error("garbage of a busy process is collected")
 	}
 }
 
