@@ -22,10 +22,11 @@ func (b *bench) commonSteps(duration time.Duration) (all []step) {
 			all = append(all, step{fmt.Sprintf("throughput, %d queues, %d bytes", queues, size), func() { b.keep(b.throughput(s)) }})
 		}
 	}
-	return append(all,
-		step{"latency", func() { b.keep(b.latency(during(duration), 1024)) }},
-		step{"rate", func() { b.keep(b.fixedRate(during(duration), 1024, 2000)) }},
-	)
+	all = append(all, step{"latency", func() { b.keep(b.latency(during(duration), 1024)) }})
+	for _, rate := range []int{200, 2000, 10_000} {
+		all = append(all, step{fmt.Sprintf("rate %d", rate), func() { b.keep(b.fixedRate(during(duration), 1024, rate)) }})
+	}
+	return all
 }
 
 // ttlSteps let n messages expire: with one TTL, and with TTLs drawn from a range.
