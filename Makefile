@@ -164,8 +164,8 @@ bench-connections: build ## thousands of connections and channels that do nothin
 bench-growth: build ## what a message costs with many active queues and with a backlog (RUNS=1: medians of so many)
 	bin/quorate-bench growth --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)
 
-bench-soak: build ## 70 % of the highest rate for long, and whether it stays flat (SOAK=30m)
-	bin/quorate-bench soak --binary bin/quorate --duration $(SOAK) $(BENCH_FLAGS)
+bench-soak: build ## a mixed load at 70 % of the highest rate for long, with restarts, and whether it stays flat (SOAK=30m)
+	bin/quorate-bench soak --binary bin/quorate --duration $(SOAK) --restart-every 1h $(BENCH_FLAGS)
 
 bench-backup: build ## backups under 5,000 messages a second, a restore, and whether all is there (BENCH_FLAGS=)
 	$(GO) test ./jepsen -run '^TestBackup$$' -count 1 -v -timeout 0 -jepsen.binary ../bin/quorate -jepsen.backlog 500000 -jepsen.rate 5000 $(BENCH_FLAGS)

@@ -146,27 +146,33 @@ func TestNumberIn(t *testing.T) {
 	}
 }
 
-func TestVerdict(t *testing.T) {
-	flat := mark{p99: 10, rss: 500, disk: 1000}
-	cases := []struct {
-		name string
-		last mark
-		want string // part of the error; empty: none
-	}{
-		{"flat", flat, ""},
-		{"slack", mark{p99: 14, rss: 560, disk: 1200}, ""},
-		{"memory", mark{p99: 10, rss: 900, disk: 1000}, "RSS, MiB grows from 500.0 to 900.0"},
-		{"disk", mark{p99: 10, rss: 500, disk: 3000}, "disk, MiB grows"},
-		{"latency", mark{p99: 30, rss: 500, disk: 1000}, "confirm p99, ms grows"},
-	}
-	for _, c := range cases {
-		err := verdict([]mark{flat, flat, flat, flat, c.last, c.last, c.last, c.last})
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+// What grows beyond the bounds is named; intervals with a restart do not count.
+func TestFlat(t *testing.T) {
+	rolled := make([]bool, soakMarks)
+	rolled[soakMarks-1] = true
+	for _, c := range []struct {
+		late, slack float64
+		grows       bool
+	}{{130, 0.1, false}, {134, 5, false}, {136, 5, true}, {1000, 0, false}} {
+		grown := column{Series: report.Series{Name: "disk", Of: "n1", Unit: "MiB"}, slack: c.slack}
+		for k := range soakMarks {
+			switch {
+			case rolled[k]:
+				grown.Values = append(grown.Values, 1e9)
+			case k >= soakMarks*5/6:
+				grown.Values = append(grown.Values, c.late)
+			case k >= soakMarks/6:
+				grown.Values = append(grown.Values, 100)
+			default:
+				grown.Values = append(grown.Values, 1)
+			}
+		}
+		if err := grown.flat(rolled); (err != nil) != c.grows {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	if verdict([]mark{flat}) == nil {
-		t.Error("a verdict from one line")
+	if (&column{}).flat(nil) == nil {
+		t.Error("a verdict from no interval")
 	}
 }
 

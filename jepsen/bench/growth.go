@@ -1,13 +1,10 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/quorate/quorate/jepsen/client"
-	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/report"
 )
 
@@ -112,120 +109,4 @@ func (g *growth) waiting(n int) report.Result {
 	g.drain(book, q)
 	g.remove(q)
 	return r
-}
-
-const (
-	soakQueues = 5
-	// soakPart is the part of the highest rate that is held.
-	soakPart = 0.7
-)
-
-// mark is a set of measurements at one moment.
-type mark struct {
-	rate float64 // messages a second since the previous mark
-	p99  float64 // of confirms since then, ms
-	rss  float64 // MiB, all servers
-	disk float64 // MiB, all servers
-}
-
-// soakVerb holds a rate for a long time, and fails if something grows.
-func soakVerb(f flags) func(context.Context) error {
-	duration := f.Duration("duration", 30*time.Minute, "how `long` the rate is held, at least 8 times -every")
-	every, size := f.Duration("every", 30*time.Second, "how `often` a line is printed, at least every second"), f.size(1024)
-	var marks []mark
-	run := onCluster(func(flags, *lab) func(*bench) {
-		return func(b *bench) {
-			b.warmUp(warmTime)
-			s := defaultShape
-			s.queues, s.size = soakQueues, *size
-			limit := b.throughput(s)
-			rate := limit.PerSecond * soakPart
-			fmt.Printf("at most %.0f msg/s; %.0f msg/s for %v\n", limit.PerSecond, rate, *duration)
-			b.keep(limit)
-			s.duration = *duration
-			b.keep(b.soak(s, rate, *every, &marks))
-		}
-	})(f)
-	return func(ctx context.Context) error {
-		if *every < time.Second || *duration < 8**every {
-			return errors.New("-every must be at least 1s, -duration 8 times that")
-		}
-		if err := run(ctx); err != nil {
-			return err
-		}
-		return verdict(marks)
-	}
-}
-
-func (b *bench) soak(s shape, rate float64, every time.Duration, marks *[]mark) report.Result {
-	r := report.Result{Name: fmt.Sprintf("soak, %d queues, %d bytes, %.0f/s", s.queues, s.size, rate)}
-	queues := numbered("bench-soak-", s.queues)
-	l, confirms := s.load(b.target, queues), &samples{}
-	for _, p := range l.publishers {
-		p.window, p.rate, p.taken = 5000, int(rate)/s.queues, confirms
-	}
-	b.declare(queues...)
-	watching, stop := context.WithCancel(b.ctx)
-	defer stop()
-	watched := make(chan error, 1)
-	go func() {
-		watched <- try(func() {
-			for began, before, last := clock(), clock(), uint64(0); pause(watching, every) == nil; {
-				_, n := l.ledger.sums()
-				now := clock()
-				m := mark{rate: float64(n-last) / (now - before).Seconds(), rss: get(residentBytes(b.pids)) / (1 << 20), disk: float64(get(cluster.DiskBytes(b.data))) / (1 << 20)}
-				if q := confirms.quantiles(); q != nil {
-					m.p99 = q.P99
-				}
-				before, last, *marks = now, n, append(*marks, m)
-				fmt.Printf("%8s  %7.0f msg/s  confirm p99 %7.2f ms  RSS %6.0f MiB  disk %7.0f MiB\n",
-					(now - began).Truncate(time.Second), m.rate, m.p99, m.rss, m.disk)
-			}
-		})
-	}()
-	err := try(func() { b.run(l, &r) })
-	stop()
-	must(errors.Join(err, <-watched))
-	b.remove(queues...)
-	return r
-}
-
-// How much the last quarter may exceed the first, as a factor and in units.
-const (
-	flatFactor = 1.3
-	flatRSS    = 64 // MiB
-	flatDisk   = 256
-	flatP99    = 5 // ms
-)
-
-// verdict compares the medians of the last quarter with those of the first. It returns an error if
-// something grows.
-func verdict(marks []mark) error {
-	quarter := len(marks) / 4
-	if quarter == 0 {
-		return errors.New("too few lines for a verdict")
-	}
-	var errs []error
-	for _, c := range []struct {
-		name  string
-		of    func(mark) float64
-		slack float64
-	}{
-		{"RSS, MiB", func(m mark) float64 { return m.rss }, flatRSS},
-		{"disk, MiB", func(m mark) float64 { return m.disk }, flatDisk},
-		{"confirm p99, ms", func(m mark) float64 { return m.p99 }, flatP99},
-	} {
-		var first, last []float64
-		for i := range quarter {
-			first = append(first, c.of(marks[i]))
-			last = append(last, c.of(marks[len(marks)-1-i]))
-		}
-		from, to := report.Median(first), report.Median(last)
-		flat := to <= from*flatFactor+c.slack
-		fmt.Printf("%s: first quarter %.1f, last quarter %.1f: flat %t\n", c.name, from, to, flat)
-		if !flat {
-			errs = append(errs, fmt.Errorf("%s grows from %.1f to %.1f", c.name, from, to))
-		}
-	}
-	return errors.Join(errs...)
 }

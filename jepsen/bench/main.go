@@ -98,7 +98,7 @@ var verbs = []verb{
 	{"queues", "the same with thousands of queues: declare, memory, idle, wake, lose a node, restart it", onCluster(crowdFlags)},
 	{"redrive", "send a million dead letters back to where they died, and see what that does to the confirms of another queue", onCluster(redriveFlags)},
 	{"growth", "what a message costs with many active queues and with a backlog", onCluster(growthFlags)},
-	{"soak", "hold 70 % of the highest rate for long and see whether it stays flat", soakVerb},
+	{"soak", "hold a mixed load for long, restart nodes meanwhile, and see whether it stays flat", soakVerb},
 	{"peers", "the same loads on three nodes of RabbitMQ and of NATS, side by side", peersVerb},
 	{"limit", "what the machine alone needs for a message: one write and sync on two nodes beside a round trip", limitVerb},
 	{"charts", "draw results that another command has written as JSON", chartsVerb},

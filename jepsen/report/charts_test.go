@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -28,6 +29,37 @@ func TestCharts(t *testing.T) {
 	}
 	if files, _ := filepath.Glob(filepath.Join(dir, "*.svg")); len(files) != 2 {
 		t.Errorf("drawn: %v", files)
+	}
+}
+
+// Series of one name are lines of one chart, without what was not read.
+func TestSeries(t *testing.T) {
+	dir := t.TempDir()
+	line := func(of string, values ...float64) Series {
+		return Series{Name: "live heap", Of: of, Unit: "MiB", At: []float64{1, 2, 3}, Values: values}
+	}
+	results := []Result{{Name: "soak", Series: []Series{line("n1", 10, 0, 20), line("n2", 5, 5, 5)}}}
+	if err := Charts(results, dir, "p-"); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "p-live-heap.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var svg struct {
+		Lines []struct {
+			Points string `xml:"points,attr"`
+		} `xml:"polyline"`
+	}
+	if err := xml.Unmarshal(text, &svg); err != nil {
+		t.Fatal(err)
+	}
+	var points []int
+	for _, l := range svg.Lines {
+		points = append(points, len(strings.Fields(l.Points)))
+	}
+	if !slices.Equal(points, []int{2, 3}) {
+		t.Errorf("lines of %v points", points)
 	}
 }
 

@@ -34,6 +34,8 @@ type Result struct {
 	// Switches is how often threads of all servers waited, per message.
 	Switches float64 `json:"context_switches_per_message,omitempty"`
 	Notes    []Note  `json:"notes,omitempty"`
+	// Series are what changed while it ran.
+	Series []Series `json:"series,omitempty"`
 }
 
 // Note is a number that only one kind of run has.
@@ -275,7 +277,8 @@ var charts = []chart{
 	{"memory", "peak memory of all servers, MiB", func(r *Result) float64 { return r.PeakRSS / (1 << 20) }},
 }
 
-// Charts draws results into a folder, one SVG file for each number. prefix begins the files' names.
+// Charts draws results into a folder, one SVG file for each number and each name of series. prefix begins the
+// files' names.
 func Charts(results []Result, dir, prefix string) error {
 	for _, c := range charts {
 		if !slices.ContainsFunc(results, func(r Result) bool { return c.value(&r) > 0 }) {
@@ -283,6 +286,14 @@ func Charts(results []Result, dir, prefix string) error {
 		}
 		if err := os.WriteFile(filepath.Join(dir, prefix+c.file+".svg"), c.draw(results), 0o644); err != nil {
 			return err
+		}
+	}
+	for _, r := range results {
+		for name, all := range byName(r.Series) {
+			file := filepath.Join(dir, prefix+strings.ReplaceAll(name, " ", "-")+".svg")
+			if err := os.WriteFile(file, drawSeries(all), 0o644); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
