@@ -172,7 +172,7 @@ func (c *Connection) mayStay(v *catalog.View) error {
 	if _, ok := v.VHost(c.vhost); !ok {
 		return fsm.Refuse(fsm.Forced, vhostIsDown(c.vhost))
 	}
-	if _, ok := v.User(c.user); !ok {
+	if _, ok := v.User(c.user); !ok && c.user != catalog.Broker {
 		return fsm.Refuse(fsm.Forced, userIsGone(c.user))
 	}
 	return mayOpen(v, c.user, c.vhost)

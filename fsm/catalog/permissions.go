@@ -148,6 +148,13 @@ func checkPatterns(patterns ...string) error {
 // maxPattern is the length in bytes of the longest permission pattern.
 const maxPattern = 1024
 
+// Broker is who connects on the broker's own behalf: it may do everything in every vhost. No user has an empty name, and nobody
+// logs in with it.
+const Broker = ""
+
+// unlimited are the rights of Broker. It is the same record for every vhost, as nobody changes it.
+var unlimited = Permission{patterns: [3]names{{all: true}, {all: true}, {all: true}}}
+
 // May is View.May for one user and vhost.
 func (p *Permission) May(verb Verb, name string) bool { return p.patterns[verb].match(name) }
 
