@@ -13,8 +13,9 @@ import (
 // awaited is a settlement of which the broker tells what has become.
 type awaited struct {
 	link     *outgoingLink
-	of       []delivery // ascending by number
-	state    *wire.State
+	of       []delivery  // ascending by number
+	state    *wire.State // of what took effect
+	lost     *wire.State // of what did not
 	outcome  fsm.Outcome
 	answered bool // the client waits for it
 }
@@ -112,7 +113,7 @@ func (c *counts) answer(a *awaited, lost []uint64) {
 	for _, d := range a.of {
 		state := a.state
 		if _, is := slices.BinarySearch(lost, d.number); is {
-			state = releasedState
+			state = a.lost
 		}
 		queue = c.answers.add(uint32(d.id), state) || queue
 	}

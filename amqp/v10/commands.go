@@ -79,6 +79,9 @@ func (p *publisher) outcomeOf(why error) (state wire.Outcome, e *wire.Error) {
 	case why == nil:
 		return wire.StateAccepted, nil
 	case why == fsm.ErrUnroutable:
+		if e := p.session.conn.side.Unroutable(); e != nil {
+			return wire.StateRejected, e
+		}
 		return wire.StateReleased, nil
 	case why != p.why:
 		p.why, p.refusal = why, p.session.refusal("transfer", why)

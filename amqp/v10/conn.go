@@ -17,6 +17,7 @@ type conn struct {
 	protocol Protocol
 	in       *wire.Reader
 	out      outbox
+	side     Side // of its dialect
 	list     sessionList
 
 	terms // set by the handshake
@@ -40,10 +41,12 @@ type terms struct {
 
 func newConn(p Protocol, shared *amqp.Conn) *conn {
 	shared.Flow.Slack = windowSlack
-	return &conn{
+	c := &conn{
 		Conn: shared, protocol: p, out: outbox{shared.Out}, sessions: map[uint16]*session{},
 		in: wire.NewReader(shared.Source, shared.Config().InitialFrameMax),
 	}
+	c.side = p.Dialect.Open(&Client{shared, c})
+	return c
 }
 
 // windowSlack is how many times the bounds of publishes without an outcome the client is read on. At the bounds it is given no
@@ -232,9 +235,7 @@ func (c *conn) Renew() {
 		c.fail(e)
 		return
 	}
-	for _, s := range c.list.all() {
-		s.publisher.renew()
-	}
+	c.side.Renew()
 }
 
 // AwaitClose implements amqp.Endpoint.
@@ -256,6 +257,7 @@ func (c *conn) FinishClose() { c.out.pushEnd(&wire.Close{}) }
 // Shut implements amqp.Endpoint.
 func (c *conn) Shut() {
 	c.SetBlocked(false)
+	c.side.Leave()
 	for _, s := range c.sessions {
 		s.shut()
 	}

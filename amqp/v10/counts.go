@@ -57,6 +57,9 @@ func (c *counts) close() {
 	for i := range c.held {
 		c.forgetAnswer(&c.held[i])
 	}
+	for _, l := range c.links {
+		l.forgetWaiting()
+	}
 	c.closed, c.held, c.links, c.awaited, c.lapses, c.taken = true, nil, nil, nil, nil, takings{}
 }
 

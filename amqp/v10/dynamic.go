@@ -185,7 +185,7 @@ func (d *dynamicNodes) delete(queues ...string) {
 // credit is dropped.
 func (d *dynamicNodes) attachVolatile(l *link, a *wire.Attach) (next func()) {
 	s := d.session
-	out := &outgoingLink{session: s, handle: l.handle, name: a.Name, settled: true, limit: a.MaxMessageSize, own: new(sending)}
+	out := &outgoingLink{session: s, handle: l.handle, name: a.Name, form: plainForm{}, settled: true, limit: a.MaxMessageSize, own: new(sending)}
 	s.counts.add(out)
 	return func() {
 		ctx, cancel := context.WithTimeout(s.conn.Context(), s.conn.Config().OperationTimeout)

@@ -50,7 +50,7 @@ func (s *session) Settled(number uint64, lost []uint64) {
 // Cancelled ends the link of a consumer whose queue is gone.
 func (s *session) Cancelled(consumer uint64) {
 	defer s.conn.Contain("cancel")
-	s.endLink(consumer, errDeleted)
+	s.endLink(consumer, s.conn.side.Explain(ErrDeleted))
 }
 
 // Revoked ends the link of a consumer that may not read its queue any more.
@@ -78,6 +78,13 @@ func (s *session) TimedOut(consumer uint64, deliveries []uint64, limit fsm.Milli
 // News passes on what the queue says of a link.
 func (s *session) News(consumer uint64, news *fsm.News) {
 	defer s.conn.Contain("tell news")
+	s.counts.mu.Lock()
+	l := s.counts.links[consumer]
+	s.counts.mu.Unlock()
+	if l != nil && l.hears != nil && news.Kind != fsm.LocksLost {
+		l.hears(news)
+		return
+	}
 	if news.Kind != fsm.LocksLost {
 		s.counts.news(consumer, news)
 	} else if !s.counts.unlocked(consumer, news.Deliveries) {

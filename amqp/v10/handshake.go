@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/quorate/quorate/amqp"
@@ -80,7 +79,7 @@ func (c *conn) Refuse(err error) (told bool) {
 // login makes the client log in.
 func (h *handshake) login() error {
 	frames := append([]byte(nil), saslHeader[:]...)
-	frames = wire.AppendFrame(frames, 0, &wire.SASLMechanisms{SASLServerMechanisms: h.mechanisms()})
+	frames = wire.AppendFrame(frames, 0, &wire.SASLMechanisms{SASLServerMechanisms: h.side.Mechanisms()})
 	if _, err := h.Socket.Write(frames); err != nil {
 		return err
 	}
@@ -104,37 +103,14 @@ func (h *handshake) login() error {
 	return err
 }
 
-// mechanisms are the SASL mechanisms that are offered.
-func (h *handshake) mechanisms() []string {
-	list := []string{amqp.Plain}
-	if h.IsCertified() {
-		list = append(list, amqp.External)
-	}
-	if h.TakesAnonymous() {
-		list = append(list, amqp.Anonymous)
-	}
-	return list
-}
-
 // authenticate logs the client in. code is the outcome that it is told; with an error the connection ends.
 func (h *handshake) authenticate(start *wire.SASLInit) (code byte, err error) {
-	switch {
-	case start.Mechanism == amqp.External && h.IsCertified():
-		err = h.LoginCertified(h.ctx)
-	case start.Mechanism == amqp.Anonymous && h.TakesAnonymous():
-		err = h.LoginAnonymous(h.ctx, string(start.InitialResponse))
-	case start.Mechanism == amqp.Plain:
-		user, password, ok := amqp.PlainLogin(string(start.InitialResponse))
-		if !ok {
-			return saslRefused, amqp.ErrRefused
-		}
-		err = h.Login(h.ctx, user, password)
-	default:
-		return saslRefused, amqp.ErrRefused
-	}
+	err = h.side.Login(h.ctx, start)
 	switch {
 	case err == nil:
 		return saslOK, nil
+	case errors.Is(err, amqp.ErrRefused):
+		return saslRefused, err
 	case errors.As(err, new(*fsm.Refusal)):
 		return saslTemporaryFail, amqp.ErrRefused
 	}
@@ -154,15 +130,8 @@ func (h *handshake) open() error {
 	case o.IdleTimeOut > 0 && o.IdleTimeOut < minIdleTimeOut:
 		return wire.Errorf(wire.ConditionNotAllowed, "idle-time-out %d ms is less than %d ms", o.IdleTimeOut, minIdleTimeOut)
 	}
-	vhost, ok := strings.CutPrefix(o.Hostname, "vhost:")
-	if !ok {
-		vhost = h.protocol.DefaultVHost
-	}
-	if err := h.Connect(h.ctx, vhost); err != nil {
-		if isInternal(err) {
-			h.Log.Error("open failed", slog.Any("error", err))
-		}
-		return openError(err, h.User, vhost)
+	if err := h.side.Connect(h.ctx, &o); err != nil {
+		return err
 	}
 	h.in.Expect(wire.FrameAMQP, h.Config().FrameMax)
 	h.out.push(0, h.openFrame())
@@ -212,17 +181,12 @@ func (h *handshake) takeTerms(o *wire.Open) {
 // openFrame is the server's open.
 func (c *conn) openFrame() *wire.Open {
 	cfg := c.Config()
-	return &wire.Open{
+	o := &wire.Open{
 		ContainerID: cfg.Broker.ClusterName(), MaxFrameSize: cfg.FrameMax, ChannelMax: uint16(c.protocol.SessionMax - 1),
 		IdleTimeOut: uint32(cfg.Heartbeat.Milliseconds() / 2), Properties: serverProperties(cfg, c.protocol.Node),
-		OfferedCapabilities: capabilities,
 	}
-}
-
-// capabilities are offered to clients: those that they know from other servers, and the broker's own by their names in
-// 0-9-1.
-var capabilities = []string{
-	"LINK_PAIR_V1_0", "ANONYMOUS-RELAY", "quorate_commands", "message_lock_renewal", "message_deferral", "message_scheduling",
+	c.side.Announce(o)
+	return o
 }
 
 // serverProperties returns the properties of the server's open.

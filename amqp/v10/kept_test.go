@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
 )
 
 // What a link keeps of its attach does not keep the frame, which may be much larger.
@@ -28,7 +29,7 @@ func TestListingOfManyLapses(t *testing.T) {
 	numbers := make([]uint64, 200_000)
 	for i := range numbers {
 		numbers[i] = uint64(i + 1)
-		c.deliveries.number(l, numbers[i])
+		c.deliveries.number(l, &fsm.Message{ID: numbers[i]})
 	}
 	c.deliveries.lose(l, numbers[:len(numbers)-1], true, func(d delivery) { c.lapses = append(c.lapses, lapse{id: d.id}) })
 	start := time.Now()

@@ -24,6 +24,7 @@ type link struct {
 	pair  *pair         // nil: it is not one of a pair
 	// temporary is the queue that is there for the link; empty: none.
 	temporary string
+	view      *Link // as its dialect sees it
 }
 
 // incomingLink is a link on which the client publishes.
@@ -35,7 +36,8 @@ type incomingLink struct {
 	queue    fsm.QueueID // to which they go; 0: to an exchange
 	assembly assembly
 
-	pair *pair // whose requests come on it; nil: it is for messages
+	takes Incoming
+	pair  *pair // whose requests come on it; nil: it is for messages
 
 	// Under counts.mu.
 	announced bool // the client knows of its first credit
@@ -52,6 +54,7 @@ func (s *session) attach(a *wire.Attach) (next func(), err *wire.Error) {
 		return nil, wire.Errorf(wire.ConditionHandleInUse, "handle %d is in use", a.Handle)
 	}
 	l := &link{handle: a.Handle, name: a.Name, address: addressOf(a)}
+	l.view = &Link{session: s, link: l}
 	s.links[a.Handle] = l
 	if e := s.hold(l, a); e != nil {
 		s.refuseLink(l, a, e)
@@ -61,14 +64,7 @@ func (s *session) attach(a *wire.Attach) (next func(), err *wire.Error) {
 		s.refuseLink(l, a, e)
 		return nil, nil
 	}
-	if isManagement(a) {
-		s.pairs.attach(l, a)
-		return nil, nil
-	}
-	if a.Role {
-		return s.attachOutgoing(l, a), nil
-	}
-	return s.attachIncoming(l, a), nil
+	return s.conn.side.Attach(&Attach{a, l.view}), nil
 }
 
 // linkBytes is about what a link costs, with names of the longest kind.
@@ -89,13 +85,10 @@ func (s *session) hold(l *link, a *wire.Attach) *wire.Error {
 
 // refuseAttach returns why a link of no kind is to be had.
 func refuseAttach(a *wire.Attach) *wire.Error {
-	_, coordinates := a.Target.(*wire.Coordinator)
 	unsettled := a.Unsettled.Walk()
 	switch {
 	case len(a.Name) > maxName:
 		return wire.Errorf(wire.ConditionInvalidField, "the name of the link is longer than %d bytes", maxName)
-	case !a.Role && coordinates:
-		return wire.Errorf(wire.ConditionNotImplemented, "Transactions not supported")
 	case unsettled.Next(), a.IncompleteUnsettled:
 		return wire.Errorf(wire.ConditionNotImplemented, "Link recovery not supported")
 	}
@@ -107,7 +100,11 @@ func (s *session) attachIncoming(l *link, a *wire.Attach) (next func()) {
 	if t, ok := a.Target.(*wire.Target); ok && t.Dynamic && l.temporary == "" {
 		return s.dynamic.attachTarget(l, a, t)
 	}
-	in := &incomingLink{session: s, handle: l.handle, assembly: assembly{mode: a.SndSettleMode, limit: s.conn.Config().MaxMessageSize}}
+	if _, coordinates := a.Target.(*wire.Coordinator); coordinates {
+		s.refuseLink(l, a, wire.Errorf(wire.ConditionNotImplemented, "Transactions not supported"))
+		return nil
+	}
+	in := &incomingLink{session: s, handle: l.handle, takes: &s.publisher, assembly: assembly{mode: a.SndSettleMode, limit: s.conn.Config().MaxMessageSize}}
 	if e := in.aim(a.Target); e != nil {
 		s.refuseLink(l, a, e)
 		return nil
@@ -180,7 +177,7 @@ func (s *session) refusal(method string, err error) *wire.Error {
 	if isInternal(err) && s.conn.Context().Err() == nil {
 		s.conn.Log.Error("method failed", slog.Int("channel", int(s.channel)), slog.String("method", method), slog.Any("error", err))
 	}
-	e := protocolError(err)
+	e := s.conn.side.Explain(err)
 	if e.Condition == wire.ConditionUnauthorized {
 		s.conn.Refused(method, e.Description)
 	}
@@ -209,6 +206,7 @@ func (s *session) detach(l *link, e *wire.Error) {
 	s.drop(l)
 	s.pairs.leave(l)
 	s.dynamic.deleteLater(l)
+	l.isOver()
 	// A client may refuse itself many links with names of any length.
 	l.ended, l.name, l.address = true, "", wire.Optional[string]{}
 	if l.out != nil {
@@ -217,6 +215,14 @@ func (s *session) detach(l *link, e *wire.Error) {
 		l.out = nil
 	}
 	s.conn.out.pushOutcomes(&s.publisher.outcomes, &wire.Detach{Handle: l.handle, Closed: true, Error: e})
+}
+
+// isOver tells the dialect of a link, once, that it is over.
+func (l *link) isOver() {
+	if over := l.view.over; over != nil {
+		l.view.over = nil
+		over()
+	}
 }
 
 // drop drops what a link has at this end.
@@ -241,6 +247,7 @@ func (s *session) detached(d *wire.Detach) (next func()) {
 	delete(s.links, d.Handle)
 	s.pairs.leave(l)
 	s.memory.Add(-l.held)
+	l.isOver()
 	answer := &wire.Detach{Handle: d.Handle, Closed: d.Closed}
 	switch {
 	case l.ended:
@@ -316,7 +323,9 @@ func (s *session) receive(t *wire.Transfer, payload []byte) (next func(), err *w
 		}
 		next, err = s.pairs.request(l, message)
 	default:
-		next, err = s.publisher.publish(l, message)
+		d := &s.arrival
+		*d = Delivery{Link: l.view, Message: message, ID: in.assembly.id, Format: in.assembly.format, Settled: in.assembly.settled}
+		next, err = in.takes.Take(d)
 	}
 	if err != nil {
 		s.detach(l, err)

@@ -39,7 +39,7 @@ type pairs struct {
 func (x *pairs) init(s *session) { x.session, x.byName = s, map[string]*pair{} }
 
 // isAnswering reports whether a link carries answers to requests, which are no messages of the broker.
-func (l *outgoingLink) isAnswering() bool { return l.pair != nil }
+func (l *outgoingLink) isAnswering() bool { return l.answers }
 
 // isManagement reports whether a client wants one half of a pair.
 func isManagement(a *wire.Attach) bool {
@@ -71,7 +71,10 @@ func (x *pairs) attach(l *link, a *wire.Attach) {
 		Name: a.Name, Handle: a.Handle, Role: !a.Role, SndSettleMode: a.SndSettleMode, Source: a.Source, Target: a.Target, Properties: a.Properties,
 	}
 	if a.Role {
-		p.answers = &outgoingLink{session: s, handle: l.handle, name: a.Name, settled: true, limit: a.MaxMessageSize, pair: p, own: new(sending)}
+		p.answers = &outgoingLink{
+			session: s, handle: l.handle, name: a.Name, form: verbatim{}, settled: true, limit: a.MaxMessageSize,
+			answers: true, pair: p, own: new(sending),
+		}
 		l.out = p.answers
 		s.counts.add(l.out)
 		answer.SndSettleMode, answer.InitialDeliveryCount, answer.MaxMessageSize = sendSettled, wire.Some[uint32](0), a.MaxMessageSize
@@ -232,8 +235,12 @@ func (c *counts) flowOwn(l *outgoingLink, f *wire.Flow) {
 	if p := l.pair; p != nil && p.mayAnswer() && p.requests != nil && p.requests.in != nil {
 		p.requests.in.announce()
 	}
-	if !c.closed && (f.Drain || f.Echo) {
-		c.holdFlow(l, fsm.LinkState{DeliveryCount: l.own.count, Credit: l.own.left, Drained: f.Drain})
-		c.pump()
+	if c.closed {
+		return
 	}
+	l.sendWaiting()
+	if f.Drain || f.Echo {
+		c.holdFlow(l, fsm.LinkState{DeliveryCount: l.own.count, Credit: l.own.left, Drained: f.Drain})
+	}
+	c.pump()
 }

@@ -25,12 +25,18 @@ type outgoingLink struct {
 	second   bool   // the client settles when it knows what its outcome has done
 	strict   bool   // an outcome that comes too late ends the link
 	limit    uint64 // of a message, in bytes; 0: none
-	pair     *pair  // whose requests it answers; nil: it is a consumer
+	keeps    bool   // see Form.Keeps
+	quiet    bool   // see Form.Quiet
+	answers  bool   // what it carries comes from its dialect, or answers the requests of a pair
+	pair     *pair  // whose requests it answers; nil: it does not
+	form     Form
+	hears    func(*fsm.News) // of its dialect; nil: there is none
 	queue    string
 	until    uint32 // the delivery-count up to which the client takes messages; under the gate
 
 	// Under counts.mu.
 	own     *sending      // its credit; nil: the broker has it
+	waiting [][]byte      // messages of its dialect that wait for that
 	count   uint32        // delivery-count
 	started bool          // the attach is answered
 	early   []fsm.Message // arrived before
@@ -47,7 +53,7 @@ func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
 		s.refuseLink(l, a, e)
 		return nil
 	}
-	out := &outgoingLink{session: s, handle: l.handle, name: a.Name, queue: queue, settled: a.SndSettleMode == sendSettled, limit: a.MaxMessageSize}
+	out := &outgoingLink{session: s, handle: l.handle, name: a.Name, queue: queue, form: plainForm{}, settled: a.SndSettleMode == sendSettled, limit: a.MaxMessageSize}
 	out.second, out.strict = a.RcvSettleMode == receiveSecond, isText(a.Properties, "x-late-settle", "error")
 	out.copies = a.Source.DistributionMode == modeCopy
 	wanted, e := filterOf(a.Source.Filter)
@@ -206,9 +212,14 @@ func (s *session) cancel(l *outgoingLink, answer *wire.Detach) func() {
 	}
 }
 
-// giveBack returns what a client has not settled to its queue. The gate is held, or busy is set.
+// giveBack returns what a client has not settled to its queue, or only what it has not received if the link keeps the rest. The
+// gate is held, or busy is set.
 func (s *session) giveBack(l *outgoingLink) {
+	unsent := l.unsent()
 	all := s.counts.remove(l)
+	if l.keeps {
+		all = slices.DeleteFunc(all, func(d delivery) bool { return !unsent[d.number] })
+	}
 	if len(all) == 0 {
 		return
 	}

@@ -28,9 +28,6 @@ func store(to address, m *wire.Message, annotations wire.MapBytes) (fsm.Payload,
 	return append(p, m.Bare...), nil
 }
 
-// bareOf is what a delivery ends with, which is written from where it is.
-func bareOf(m *fsm.Message) []byte { return m.Payload.Body() }
-
 // appendHead appends what a delivery begins with. It depends on nothing but the message: its length is asked for before
 // the frames are made.
 func appendHead(dst []byte, m *fsm.Message) []byte {
@@ -78,9 +75,9 @@ func appendHeader(dst []byte, m *fsm.Message, h *wire.Header) []byte {
 }
 
 // renderedSize is the length of a message as it is delivered.
-func (c *counts) renderedSize(m *fsm.Message) int {
-	c.head = appendHead(c.head, m)
-	size := len(c.head) + len(bareOf(m))
+func (c *counts) renderedSize(f Form, m *fsm.Message) int {
+	c.head = f.AppendHead(c.head, m)
+	size := len(c.head) + len(f.Body(m))
 	c.head = emptied(c.head)
 	return size
 }

@@ -31,12 +31,12 @@ func mustStore(t testing.TB, to address, encoded []byte) fsm.Payload {
 // mustDeliver renders a delivery and parses it.
 func mustDeliver(t testing.TB, m *fsm.Message) *wire.Message {
 	t.Helper()
-	whole := append(appendHead(nil, m), bareOf(m)...)
+	whole := append(appendHead(nil, m), plainForm{}.Body(m)...)
 	out := new(wire.Message)
 	if err := out.Parse(whole); err != nil {
 		t.Fatalf("%v: % x", err, whole)
 	}
-	if n := new(counts).renderedSize(m); n != len(whole) {
+	if n := new(counts).renderedSize(plainForm{}, m); n != len(whole) {
 		t.Errorf("a size of %d, want %d", n, len(whole))
 	}
 	return out

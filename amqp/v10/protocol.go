@@ -21,6 +21,8 @@ type Protocol struct {
 	Node string
 	// DefaultVHost is opened for a client that names none; by default "/".
 	DefaultVHost string
+	// Dialect says what logins, addresses, messages and outcomes mean; nil: what they mean to clients of this broker.
+	Dialect Dialect
 }
 
 // Headers of the protocol: that of the login, and that of what follows.
@@ -61,6 +63,9 @@ func (p Protocol) Open(c *amqp.Conn, _ amqp.Header) amqp.Endpoint {
 	}
 	if p.DefaultVHost == "" {
 		p.DefaultVHost = "/"
+	}
+	if p.Dialect == nil {
+		p.Dialect = plain{}
 	}
 	return newConn(p, c)
 }

@@ -39,10 +39,14 @@ func (c *counts) unlocked(consumer uint64, numbers []uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := c.links[consumer]
-	if c.closed || l == nil {
+	switch {
+	case c.closed:
 		return true
-	}
-	if !l.releases {
+	case l == nil: // it has left what its client had locked
+		s := c.session
+		s.post(func() { s.broker.Settle(consumer, numbers, fsm.Requeue) })
+		return true
+	case !l.releases:
 		return false
 	}
 	at := time.Now().Add(lapseAfter)
@@ -58,6 +62,9 @@ func (c *counts) unlocked(consumer uint64, numbers []uint64) bool {
 func (c *counts) release(l *outgoingLink, numbers []uint64, lapses bool) (ids []uint64) {
 	c.deliveries.lose(l, numbers, lapses, func(d delivery) { ids = append(ids, d.id) })
 	c.taken.lose(l, numbers, lapses)
+	if l.quiet {
+		return ids
+	}
 	tell := ids
 	for i := range c.held {
 		h := &c.held[i]
@@ -122,7 +129,7 @@ func (c *counts) takeLapsed(dst []delivery) []delivery {
 	for ; n < len(c.lapses) && !c.lapses[n].at.After(now); n++ {
 		if d, ok := c.deliveries.takeLost(c.lapses[n].id); ok {
 			dst = append(dst, d)
-			queue = c.answers.add(uint32(d.id), releasedState) || queue
+			queue = !d.link.quiet && c.answers.add(uint32(d.id), releasedState) || queue
 		}
 	}
 	c.lapses = slices.Delete(c.lapses, 0, n)

@@ -65,14 +65,14 @@ func (s *session) Gone(queue fsm.QueueID) {
 	s.post(func() {
 		s.publisher.eachLink(func(l *link) {
 			if l.in.queue == queue {
-				s.detach(l, errDeleted)
+				s.detach(l, s.conn.side.Explain(ErrDeleted))
 			}
 		})
 	})
 }
 
-// errDeleted ends the links from and to a queue.
-var errDeleted = wire.Errorf(wire.ConditionResourceDeleted, "the queue was deleted")
+// ErrDeleted ends the links from and to a queue, as the dialect explains it.
+var ErrDeleted error = wire.Errorf(wire.ConditionResourceDeleted, "the queue was deleted")
 
 // named returns an error that says which delivery it is about, for a link whose messages say where they go and are settled:
 // they have no outcome.

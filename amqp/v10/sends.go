@@ -51,6 +51,7 @@ func (c *counts) remove(l *outgoingLink) (all []delivery) {
 		c.unwritten(&m)
 	}
 	l.early = nil
+	l.forgetWaiting()
 	kept := c.held[:0]
 	for _, h := range c.held {
 		if h.link != l {
@@ -133,7 +134,7 @@ func (c *counts) deliver(messages []fsm.Message) {
 
 // send queues a message of a link. mu is held.
 func (c *counts) send(l *outgoingLink, m *fsm.Message) {
-	size := c.renderedSize(m)
+	size := c.renderedSize(l.form, m)
 	if l.limit > 0 && uint64(size) > l.limit {
 		// It goes back as it was, and its link ends.
 		l.early = append(l.early, *m)
@@ -149,7 +150,7 @@ func (c *counts) hold(l *outgoingLink, m *fsm.Message, size int) {
 	l.count++
 	piece := int(c.session.conn.maxFrame - transferHead)
 	c.held = append(c.held, heldSend{
-		message: *m, link: l, id: c.deliveries.number(l, m.ID), frames: uint32(max((size+piece-1)/piece, 1)),
+		message: *m, link: l, id: c.deliveries.number(l, m), frames: uint32(max((size+piece-1)/piece, 1)),
 	})
 }
 
@@ -178,7 +179,7 @@ func (c *counts) pump() {
 			break
 		}
 		c.forgetAnswer(h)
-		if h.lost {
+		if h.lost && !h.link.quiet {
 			c.pushReleased(h.id, h.id)
 		}
 	}

@@ -52,6 +52,7 @@ type session struct {
 	transfer    wire.Transfer
 	flow        wire.Flow
 	disposition wire.Disposition
+	arrival     Delivery
 	giving      []delivery
 	ids         []uint64
 }
@@ -368,6 +369,7 @@ func (s *session) dropLinks() {
 	for _, l := range s.links {
 		s.drop(l)
 		s.memory.Add(-l.held)
+		l.isOver()
 	}
 	clear(s.links)
 	clear(s.pairs.byName)

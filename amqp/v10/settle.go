@@ -30,34 +30,46 @@ func (s *session) settle(d *wire.Disposition) *wire.Error {
 		}
 		return err
 	}
-	how, invalid := settlementOf(&d.State)
 	last := d.Last.Or(d.First)
 	var known bool
 	s.giving, known = s.counts.take(d.First, last, s.giving[:0])
 	if !d.Settled && !known { // nothing of it can still change
-		s.conn.out.push(s.channel, &wire.Disposition{First: d.First, Last: wire.Some(last), Settled: true, State: d.State})
+		s.conn.out.push(s.channel, &wire.Disposition{First: d.First, Last: wire.Some(last), Settled: true, State: s.conn.side.Forgotten(&d.State)})
 	}
 	s.eachLink(s.giving, func(l *outgoingLink, of []delivery, ids []uint64) {
-		err := invalid
-		if how.Outcome == fsm.Defer && len(ids) > 1 {
-			err = wire.Errorf(wire.ConditionInvalidField, "%s is for a single delivery, not for %d", deferralToken, len(ids))
+		if !l.form.Singly(&d.State) {
+			l.settle(of, ids, d)
+			return
 		}
-		if err == nil {
-			err = s.settleLink(l, of, ids, d, how)
-		}
-		if err != nil {
-			s.broker.Settle(l.consumer, ids, fsm.Requeue)
-			s.detachOutgoing(l, err)
+		for i := range of {
+			l.settle(of[i:i+1], ids[i:i+1], d)
 		}
 	})
 	return nil
+}
+
+// settle ends deliveries of a link, or the link.
+func (l *outgoingLink) settle(of []delivery, ids []uint64, d *wire.Disposition) {
+	s := l.session
+	how, err := l.form.Settlement(&d.State, of[0].received)
+	if err == nil && how.Outcome == fsm.Defer && len(ids) > 1 {
+		err = wire.Errorf(wire.ConditionInvalidField, "%s is for a single delivery, not for %d", deferralToken, len(ids))
+	}
+	if err == nil {
+		err = s.settleLink(l, of, ids, d, how)
+	}
+	if err != nil {
+		s.broker.Settle(l.consumer, ids, fsm.Requeue)
+		s.detachOutgoing(l, err)
+	}
 }
 
 // settleLink ends deliveries of one link. An error ends it: nothing has been settled then.
 func (s *session) settleLink(l *outgoingLink, of []delivery, ids []uint64, d *wire.Disposition, how fsm.Settlement) *wire.Error {
 	if l.copies { // the broker knows nothing of what it has shown
 		if !d.Settled {
-			s.counts.answerShown(&awaited{of: of, state: stateFor(&d.State)})
+			done, lost := l.form.Answers(&d.State)
+			s.counts.answerShown(&awaited{of: of, state: done, lost: lost})
 		}
 		return nil
 	}
@@ -68,7 +80,8 @@ func (s *session) settleLink(l *outgoingLink, of []delivery, ids []uint64, d *wi
 	}
 	how.Exact = l.strict || l.second && !d.Settled
 	if !d.Settled || l.strict || how.Outcome == fsm.Defer {
-		how.Number = s.counts.await(&awaited{link: l, of: slices.Clone(of), state: stateFor(&d.State), outcome: how.Outcome, answered: !d.Settled})
+		done, lost := l.form.Answers(&d.State)
+		how.Number = s.counts.await(&awaited{link: l, of: slices.Clone(of), state: done, lost: lost, outcome: how.Outcome, answered: !d.Settled})
 	}
 	if err := s.broker.SettleAs(l.consumer, ids, &how); err != nil {
 		s.counts.forget(how.Number)

@@ -3,6 +3,8 @@ package v10
 import (
 	"slices"
 	"sort"
+
+	"github.com/quorate/quorate/fsm"
 )
 
 // unsettled are the deliveries of a session that its client has not settled.
@@ -24,17 +26,23 @@ type delivery struct {
 	lost   bool          // the broker has taken it back, and the client is told
 	lapses bool          // for its lock has ended
 	renew  bool          // the client wants to hold it for longer, and the broker does not know
+	// received is what else its dialect wants to know of it; nil: nothing.
+	received *Received
 }
 
 // number gives a delivery its id. It is remembered unless it is settled.
-func (u *unsettled) number(link *outgoingLink, number uint64) uint32 {
+func (u *unsettled) number(link *outgoingLink, m *fsm.Message) uint32 {
 	id := u.next
 	u.next++
 	if !link.settled {
 		if len(u.list) == cap(u.list) && u.live <= len(u.list)/2 {
 			u.compact()
 		}
-		u.list = append(u.list, delivery{id: id, link: link, number: number})
+		d := delivery{id: id, link: link, number: m.ID}
+		if link.quiet {
+			d.received = &Received{Sequence: m.Sequence, Acquired: m.Acquired}
+		}
+		u.list = append(u.list, d)
 		u.live++
 	}
 	return uint32(id)

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/quorate/quorate/fsm"
 )
 
 // take settles a range and returns the deliveries' numbers.
@@ -19,7 +21,7 @@ func TestSettledRanges(t *testing.T) {
 		u := unsettled{next: begin}
 		start := uint32(begin)
 		for i, l := range []*outgoingLink{a, b, settled, a, a, b, a, b} {
-			if id := u.number(l, uint64(i)); id != start+uint32(i) {
+			if id := u.number(l, &fsm.Message{ID: uint64(i)}); id != start+uint32(i) {
 				t.Fatalf("id %d, want %d", id, start+uint32(i))
 			}
 		}
@@ -50,7 +52,7 @@ func TestSettledRanges(t *testing.T) {
 // A huge range costs what is unsettled.
 func TestHugeRange(t *testing.T) {
 	u := unsettled{}
-	u.number(&outgoingLink{}, 7)
+	u.number(&outgoingLink{}, &fsm.Message{ID: 7})
 	if got := u.take(0, math.MaxInt32); !slices.Equal(got, []uint64{7}) {
 		t.Error(got)
 	}
@@ -63,11 +65,11 @@ func TestHugeRange(t *testing.T) {
 func TestUnsettledAreFew(t *testing.T) {
 	l := &outgoingLink{}
 	u := unsettled{next: 1<<32 - 5000}
-	u.number(l, 0)
+	u.number(l, &fsm.Message{})
 	r := rand.New(rand.NewPCG(3, 4))
 	var open []uint32
 	for i := range uint64(10_000) {
-		open = append(open, u.number(l, i))
+		open = append(open, u.number(l, &fsm.Message{ID: i}))
 		if len(open) > 20 {
 			n := r.IntN(len(open))
 			if len(u.take(open[n], open[n])) != 1 {

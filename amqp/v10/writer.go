@@ -1,8 +1,6 @@
 package v10
 
 import (
-	"encoding/binary"
-
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v10/wire"
 )
@@ -17,7 +15,7 @@ type writer struct {
 	piece int // how much of a message goes into a frame
 
 	head    []byte // of the message that is being encoded
-	tag     [8]byte
+	tag     [maxTag]byte
 	settled []settledWrite
 	ids     []uint64
 
@@ -50,19 +48,16 @@ func (w *writer) Encode(items []amqp.Item) error {
 func (w *writer) transfers(it *amqp.Item) error {
 	l, m := it.Owner.(*outgoingLink), &it.Message
 	defer func() { w.head = emptied(w.head) }()
-	bare := []byte(m.Payload)
-	if !l.isAnswering() {
-		w.head = appendHead(w.head, m)
-		bare = bareOf(m)
-	}
+	w.head = l.form.AppendHead(w.head, m)
+	bare := l.form.Body(m)
 	size := len(w.head) + len(bare)
-	binary.BigEndian.PutUint64(w.tag[:], it.Tag>>32)
 	for at, end := int(uint32(it.Tag)), int(m.Ready); at < end; at++ {
 		from := at * w.piece
 		to := min(from+w.piece, size)
 		w.performative = wire.Transfer{Handle: l.handle, Settled: wire.Some(l.settled), More: to < size}
 		if at == 0 {
-			w.performative.DeliveryID, w.performative.DeliveryTag = wire.Some(uint32(it.Tag>>32)), w.tag[:]
+			id := uint32(it.Tag >> 32)
+			w.performative.DeliveryID, w.performative.DeliveryTag = wire.Some(id), l.form.AppendTag(w.tag[:0], id, m)
 			w.performative.MessageFormat = wire.Some[uint32](0)
 		}
 		w.Grow(wire.AppendTransfer(w.Buf, it.Channel, &w.performative, to-from))

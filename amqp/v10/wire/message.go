@@ -17,8 +17,9 @@ type Message struct {
 	Header    Header // its defaults if there is none
 	HasHeader bool
 
-	// Annotations are the message annotations. Those for one delivery are dropped.
-	Annotations MapBytes
+	// DeliveryAnnotations are those for the receiver of this delivery alone.
+	DeliveryAnnotations MapBytes
+	Annotations         MapBytes // of the message
 	// Bare are the bare message and the footer: all from the properties on.
 	Bare []byte
 	// Properties is the section with its descriptor, of which only the extents of the fields and
@@ -128,6 +129,7 @@ func (p *parser) store(code uint64, whole, value []byte) (why string) {
 			return err.Description
 		}
 	case sectionDeliveryAnnotations:
+		m.DeliveryAnnotations = value
 		return checkAnnotations(value)
 	case sectionAnnotations:
 		m.Annotations = value
@@ -261,6 +263,15 @@ func (m *Message) BodyValue() (Value, error) {
 	return v, err
 }
 
+// BodyMap returns the map that is an amqp-value, and checks all that is in it. A body of another kind has none.
+func (m *Message) BodyMap() MapBytes {
+	if v, err := m.BodyValue(); err != nil || v.Type != Map {
+		return nil
+	}
+	_, value, _ := readDescriptor(m.Body, maxMessageDepth)
+	return value
+}
+
 // IsBody reports whether b is the body of a message, perhaps with a footer, and can be read down to its last value.
 func IsBody(b []byte) bool {
 	kind := uint64(0)
@@ -307,6 +318,11 @@ func StartProperties(b []byte) []byte { return AppendDescriptor(b, sectionProper
 
 // StartApplicationProperties appends the descriptor of application properties; a map follows.
 func StartApplicationProperties(b []byte) []byte { return AppendDescriptor(b, sectionApplication) }
+
+// StartDeliveryAnnotations appends the descriptor of annotations for the receiver; a map follows.
+func StartDeliveryAnnotations(b []byte) []byte {
+	return AppendDescriptor(b, sectionDeliveryAnnotations)
+}
 
 // StartAnnotations appends the descriptor of message annotations; a map follows.
 func StartAnnotations(b []byte) []byte { return AppendDescriptor(b, sectionAnnotations) }

@@ -1,0 +1,410 @@
+package v10
+
+import (
+	"context"
+
+	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
+)
+
+// Dialect is what logins, addresses, messages and outcomes mean at a listener. Frames, windows, credit, and the order in which
+// things happen are this package's, whatever the dialect.
+type Dialect interface {
+	// Open returns the dialect's side of a connection. It does not block.
+	Open(*Client) Side
+}
+
+// Client is a connection as its dialect sees it. Its User and VHost are set by Login and Connect of the dialect's side.
+type Client struct {
+	*amqp.Conn
+	conn *conn
+}
+
+// Side is a dialect's side of one connection. Until the connection is open its reader calls it; then whatever holds the gate
+// of a session, where nothing else is said.
+type Side interface {
+	// Mechanisms are the SASL mechanisms that are offered, the preferred one first.
+	Mechanisms() []string
+	// Login logs the client in. A *fsm.Refusal: that was not possible now; amqp.ErrRefused: there is no such mechanism, or the
+	// response is malformed; any other error refuses the login.
+	Login(ctx context.Context, start *wire.SASLInit) error
+	// Connect opens the vhost that the client means. What it returns is told with an open and a close.
+	Connect(ctx context.Context, o *wire.Open) error
+	// Announce completes the server's open.
+	Announce(o *wire.Open)
+
+	// Attach answers a client's attach, or returns the call that does, which may block.
+	Attach(a *Attach) (next func())
+	// Explain returns what a client sees of a broker's error. Any goroutine may call it.
+	Explain(err error) *wire.Error
+	// Unroutable is with what a message is rejected whose queues are gone; nil: it is released. Any goroutine may call it.
+	Unroutable() *wire.Error
+	// Forgotten is the answer to an outcome of deliveries of which nothing is known any more.
+	Forgotten(outcome *wire.State) wire.State
+
+	// Renew is called when rights may have changed. It does not block, and any goroutine may call it.
+	Renew()
+	// Leave is called once, when the connection has ended after its open.
+	Leave()
+}
+
+// Incoming takes the messages of a link on which the client sends. The session's gate is held.
+type Incoming interface {
+	// Take takes in a message. An error ends its link; next is a call that blocks.
+	Take(d *Delivery) (next func(), err *wire.Error)
+}
+
+// Form is how messages look on a link on which the client receives, and what its outcomes mean there. AppendHead, Body and
+// AppendTag depend on nothing but the message, and are called by any goroutine.
+type Form interface {
+	// AppendHead appends what a delivery begins with. Body is what follows, which is written from where it is.
+	AppendHead(dst []byte, m *fsm.Message) []byte
+	Body(m *fsm.Message) []byte
+	// AppendTag appends the delivery-tag of the delivery with an id: at most 32 bytes.
+	AppendTag(dst []byte, id uint32, m *fsm.Message) []byte
+	// Singly reports whether an outcome is told for each delivery on its own, in whatever range it comes.
+	Singly(outcome *wire.State) bool
+	// Settlement returns what an outcome does to deliveries. of is the one that it is for, if it is quiet and is told singly. An
+	// error ends their link.
+	Settlement(outcome *wire.State, of *Received) (fsm.Settlement, *wire.Error)
+	// Answers returns with what an outcome is answered: if it took effect, and if the queue had taken the delivery back.
+	Answers(outcome *wire.State) (done, lost *wire.State)
+	// Keeps reports whether what the client has received stays locked for it, and may be settled by others, when the link ends.
+	Keeps() bool
+	// Quiet reports whether the client is not told that a lock has ended. What it has received is remembered for Settlement then.
+	Quiet() bool
+}
+
+// Attach is a client's attach, which is answered by one of its methods. They are called without the session's gate.
+type Attach struct {
+	*wire.Attach
+	Link *Link // that is to be
+}
+
+// Received is what is remembered of a message on a quiet link.
+type Received struct {
+	Sequence uint64
+	Acquired uint32
+	Edit     []byte
+}
+
+// Link is the server's end of a link as its dialect sees it.
+type Link struct {
+	session *session
+	link    *link
+	over    func() // tells the dialect that it is over; nil: that need not know
+	// consumer is its number; 0: it is none.
+	consumer uint64
+}
+
+// Delivery is a message that has arrived. It is valid while Incoming.Take runs.
+type Delivery struct {
+	Link    *Link
+	Message []byte
+	ID      uint32
+	Format  uint32
+	Settled bool
+}
+
+// Broker is the broker's session. It may be used by what Side.Attach and Incoming.Take return, and by Link.Do.
+func (k *Link) Broker() amqp.Session { return k.session.broker }
+
+// Channel is that of the link's session: two links with the same one are of one session, as long as they live.
+func (k *Link) Channel() uint16 { return k.session.channel }
+
+// Do has a call made that may block and use the broker's session, once no other is made. It does not block. false: the session
+// has ended.
+func (k *Link) Do(call func()) bool {
+	c := &k.session.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		k.session.post(call)
+	}
+	return !c.closed
+}
+
+// Consumer is the number of the link's consumer, once it is one.
+func (k *Link) Consumer() uint64 { return k.consumer }
+
+// Refuse answers with a link that has nothing at the server's end, and ends it.
+func (a *Attach) Refuse(e *wire.Error) {
+	s, l := a.Link.session, a.Link.link
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	if s.state == sessionOpen {
+		s.refuseLink(l, a.Attach, e)
+	}
+}
+
+// Answer returns an answer that repeats what the client says.
+func (a *Attach) Answer() *wire.Attach {
+	return &wire.Attach{
+		Name: a.Name, Handle: a.Handle, Role: !a.Role, SndSettleMode: a.SndSettleMode, RcvSettleMode: a.RcvSettleMode,
+		Source: a.Source, Target: a.Target,
+	}
+}
+
+// Take opens a link on which the client sends messages, with so much credit; the largest is as the answer says. queue is what
+// the link ends with, see amqp.Session.Watch; 0: nothing. begin is called before the client knows, unless the session has ended.
+func (a *Attach) Take(in Incoming, queue fsm.QueueID, answer *wire.Attach, credit uint32, begin func()) {
+	s, l := a.Link.session, a.Link.link
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	if s.state != sessionOpen || l.ended {
+		return
+	}
+	l.in = &incomingLink{
+		session: s, handle: l.handle, takes: in, queue: queue,
+		assembly: assembly{mode: a.SndSettleMode, limit: int(answer.MaxMessageSize)},
+	}
+	begin()
+	s.conn.out.push(s.channel, answer)
+	s.counts.begin(l.in, a.InitialDeliveryCount.Or(0), credit)
+}
+
+// Consume makes a link a consumer of a queue, which it is before Start answers the attach; Refuse ends it. Number, Tag, NoAck and
+// Credit of the consumer follow from the attach. news is told what the queue says of the consumer, without blocking; nil: it is
+// not. An error is the queue's; if it is not ok either, the session has ended.
+func (a *Attach) Consume(ctx context.Context, form Form, spec fsm.ConsumeSpec, news func(*fsm.News)) (ok bool, _ error) {
+	s, l := a.Link.session, a.Link.link
+	out := &outgoingLink{
+		session: s, handle: l.handle, name: a.Name, queue: spec.Queue, form: form, settled: a.SndSettleMode == sendSettled,
+		limit: a.MaxMessageSize, second: a.RcvSettleMode == receiveSecond, releases: true, keeps: form.Keeps(), quiet: form.Quiet(), hears: news,
+	}
+	s.counts.add(out)
+	spec.Number, spec.Tag, spec.NoAck, spec.Credit = out.consumer, a.Name, out.settled, true
+	err := s.broker.Consume(ctx, spec)
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	if err != nil || s.state != sessionOpen || l.ended {
+		s.counts.remove(out)
+		return false, err
+	}
+	l.out, a.Link.consumer = out, out.consumer
+	return true, nil
+}
+
+// Start answers the attach of a consumer. begin is called before the client knows, unless the link has ended.
+func (a *Attach) Start(answer *wire.Attach, begin func()) {
+	s, l := a.Link.session, a.Link.link
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	if s.state == sessionOpen && l.out != nil && !l.ended {
+		begin()
+		s.counts.start(l.out, answer)
+	}
+}
+
+// Respond opens a link on which the dialect sends messages of its own, see Link.Send. begin is as for Take.
+func (a *Attach) Respond(answer *wire.Attach, begin func()) {
+	s, l := a.Link.session, a.Link.link
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	if s.state != sessionOpen || l.ended {
+		return
+	}
+	l.out = &outgoingLink{
+		session: s, handle: l.handle, name: a.Name, form: verbatim{}, settled: true, limit: a.MaxMessageSize, own: new(sending), answers: true,
+	}
+	begin()
+	s.counts.add(l.out)
+	s.counts.start(l.out, answer)
+}
+
+// Ended has a call made, with the gate held, when the link is over. It is called before the attach is answered.
+func (k *Link) Ended(call func()) { k.over = call }
+
+// Detach ends the link with an error. It does not block, and any goroutine may call it.
+func (k *Link) Detach(e *wire.Error) {
+	s := k.session
+	k.Do(func() {
+		s.gate.Lock()
+		defer s.gate.Unlock()
+		if s.state == sessionOpen && s.links[k.link.handle] == k.link {
+			s.detach(k.link, e)
+		}
+	})
+}
+
+// maxWaiting is how many messages of a dialect wait for credit.
+const maxWaiting = 256
+
+// Send sends a message of the dialect as soon as the link has credit. false: too many wait. Any goroutine may call it, without the
+// gate.
+func (k *Link) Send(message []byte) bool {
+	s := k.session
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	out := k.link.out
+	if s.state != sessionOpen || out == nil || !out.isAnswering() {
+		return true // it is over
+	}
+	return out.sendOwn(message)
+}
+
+// sendOwn sends a message of a dialect, or has it wait for credit.
+func (l *outgoingLink) sendOwn(message []byte) bool {
+	c := &l.session.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return true
+	case l.own.left == 0 || len(l.waiting) > 0:
+		if len(l.waiting) >= maxWaiting {
+			return false
+		}
+		l.session.memory.Add(int64(len(message)))
+		l.waiting = append(l.waiting, message)
+	default:
+		l.sendOwnNow(message)
+		c.pump()
+	}
+	return true
+}
+
+// sendOwnNow sends a message of a dialect for which there is credit; it counts as held until its frames are in the outbox.
+// counts.mu is held.
+func (l *outgoingLink) sendOwnNow(message []byte) {
+	l.session.memory.Add(int64(len(message)))
+	l.own.take()
+	l.session.counts.hold(l, &fsm.Message{Payload: message}, len(message))
+}
+
+// sendWaiting sends what waits for credit. counts.mu is held.
+func (l *outgoingLink) sendWaiting() {
+	for len(l.waiting) > 0 && l.own.left > 0 {
+		message := l.waiting[0]
+		l.waiting = l.waiting[1:]
+		l.session.memory.Add(-int64(len(message)))
+		l.sendOwnNow(message)
+	}
+}
+
+// forgetWaiting forgets what waits for credit. counts.mu is held.
+func (l *outgoingLink) forgetWaiting() {
+	for _, message := range l.waiting {
+		l.session.memory.Add(-int64(len(message)))
+	}
+	l.waiting = nil
+}
+
+// unsent returns the numbers of the messages of a link that keeps what its client has received, which that has not received as
+// a whole.
+func (l *outgoingLink) unsent() map[uint64]bool {
+	if !l.keeps {
+		return nil
+	}
+	c := &l.session.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	numbers := map[uint64]bool{}
+	for _, m := range l.early {
+		numbers[m.ID] = true
+	}
+	for _, h := range c.held {
+		if h.link == l && h.frames > 0 {
+			numbers[h.message.ID] = true
+		}
+	}
+	return numbers
+}
+
+// Accept tells the client that the dialect has what it sent.
+func (d *Delivery) Accept() { d.end(wire.StateAccepted, nil) }
+
+// Reject tells the client that the dialect does not take what it sent. What is settled is dropped.
+func (d *Delivery) Reject(e *wire.Error) { d.end(wire.StateRejected, e) }
+
+func (d *Delivery) end(state wire.Outcome, e *wire.Error) {
+	p := &d.Link.session.publisher
+	number := p.outcomes.add(nil, d.ID, 0, d.Settled)
+	p.resolve(number, number, state, e)
+}
+
+// Publish passes messages to the broker. The delivery has one outcome: that of all of them. Numbers are set here, and the slice
+// belongs to the caller again once next has returned.
+func (d *Delivery) Publish(all []fsm.Publish) (next func()) {
+	p := &d.Link.session.publisher
+	var of *batch
+	if len(all) > 1 {
+		of = &batch{left: len(all)}
+	}
+	for i := range all {
+		m := &all[i]
+		m.Confirm = !d.Settled
+		size := len(m.Payload)
+		p.session.conn.Flow.Add(1, int64(size))
+		d.Link.link.in.credit.waiting.Add(1)
+		m.Number = p.outcomes.addTo(of, d.Link.link.in, d.ID, uint32(size), d.Settled)
+	}
+	return p.routeAll(all)
+}
+
+// routeAll publishes messages that have their numbers.
+func (p *publisher) routeAll(all []fsm.Publish) (next func()) {
+	for i := range all {
+		m := &all[i]
+		routed, err := p.session.broker.Publish(m)
+		switch {
+		case err == fsm.ErrNotFresh:
+			return func() { p.routeAllLater(all[i:]) }
+		case err != nil:
+			p.resolve(m.Number, m.Number, wire.StateRejected, p.session.refusal("transfer", err))
+		case !routed:
+			p.resolve(m.Number, m.Number, wire.StateRejected, p.session.conn.side.Unroutable())
+		}
+	}
+	return nil
+}
+
+// routeAllLater is routeAll once the broker is certain of its routes. It blocks.
+func (p *publisher) routeAllLater(all []fsm.Publish) {
+	if !p.awaitRoutes(&all[0]) {
+		return
+	}
+	for i := range all {
+		all[i].Fresh = true
+	}
+	s := p.session
+	s.gate.Lock()
+	if s.state != sessionOpen {
+		s.gate.Unlock()
+		return
+	}
+	next := p.routeAll(all)
+	s.gate.Unlock()
+	if next != nil {
+		next()
+	}
+}
+
+// batch are the publishes that have one outcome together. It is guarded by the lock of outcomes.
+type batch struct {
+	left  int // without an outcome
+	state wire.Outcome
+	err   *wire.Error
+}
+
+// resolve counts an outcome. told: it is the last one, which then has what all of them have.
+func (b *batch) resolve(p *publishing) (told bool) {
+	b.left--
+	if p.state != wire.StateAccepted && b.state == wire.NoState {
+		b.state, b.err = p.state, p.err
+	}
+	if b.left == 0 && b.state != wire.NoState {
+		p.state, p.err = b.state, b.err
+	}
+	return b.left == 0
+}
+
+// verbatim is the form of messages that are sent as they are.
+type verbatim struct{ plainForm }
+
+// AppendHead implements Form.
+func (verbatim) AppendHead(dst []byte, _ *fsm.Message) []byte { return dst }
+
+// Body implements Form.
+func (verbatim) Body(m *fsm.Message) []byte { return m.Payload }
