@@ -101,7 +101,7 @@ var importRules = []importRule{
 
 	{tree: "jepsen/typed", project: []string{"jepsen/...", "cmd/tidy/page"}},
 	// A program that says its version as the others do.
-	{tree: "jepsen/bench", project: []string{"jepsen/...", "cluster/mgmt/api", "cmd/tidy/page"}, others: []string{"github.com/rabbitmq/amqp091-go", "github.com/nats-io/nats.go/...", "golang.org/x/sync/..."}},
+	{tree: "jepsen/bench", project: []string{"jepsen/...", "cluster/mgmt/api", "cmd/tidy/page"}, others: []string{"github.com/rabbitmq/amqp091-go", "github.com/nats-io/nats.go/...", "golang.org/x/exp/trace", "golang.org/x/sync/..."}},
 	// What it takes through its steps is among others a package of the project for users.
 	{tree: "jepsen/clients", project: []string{"jepsen/...", "amqp/client"}},
 	{tree: "jepsen/...", project: []string{"jepsen/..."}},

@@ -100,6 +100,7 @@ var verbs = []verb{
 	{"growth", "what a message costs with many active queues and with a backlog", onCluster(growthFlags)},
 	{"soak", "hold a mixed load for long, restart nodes meanwhile, and see whether it stays flat", soakVerb},
 	{"peers", "the same loads on three nodes of RabbitMQ and of NATS, side by side", peersVerb},
+	{"hops", "follow one message from goroutine to goroutine over three nodes", onCluster(hopsFlags)},
 	{"limit", "what the machine alone needs for a message: one write and sync on two nodes beside a round trip", limitVerb},
 	{"charts", "draw results that another command has written as JSON", chartsVerb},
 }
