@@ -50,13 +50,13 @@ build: ## build the binaries into bin/: static, and the same bytes wherever they
 	$(RELEASE) -o bin/quorate-bench ./jepsen/bench
 
 test: ## what everybody runs: every package, without its long tests (SLOWEST=30: list the slowest)
-	$(TESTRUN) -short -vet=off -tags invariants,testoptions -p 3 -timeout 10m $(SLOW_PKGS) ./...
+	$(TESTRUN) -short -vet=off -tags invariants,testoptions -p 3 -timeout 20m $(SLOW_PKGS) ./...
 
 test-race: ## the same tests of the packages whose races matter, under the race detector
-	$(TESTRUN) -short -vet=off -race -tags invariants -p 3 -timeout 20m $(RACE_PKGS)
+	$(TESTRUN) -short -vet=off -race -tags invariants -p 3 -timeout 40m $(RACE_PKGS)
 
 test-cluster: ## the long tests: clusters of real processes that are broken, attacked and compared with the rules (ASLEEP=1: only these, with queues that sleep all the time)
-	$(TESTRUN) -vet=off -tags invariants,testoptions -p 2 -timeout 30m $(if $(ASLEEP),$(ASLEEP_PKGS) -jepsen.asleep,$(LONG_PKGS))
+	$(TESTRUN) -vet=off -tags invariants,testoptions -p 2 -timeout 60m $(if $(ASLEEP),$(ASLEEP_PKGS) -jepsen.asleep,$(LONG_PKGS))
 
 check: ## formatting, vet, staticcheck, house rules, fresh generated code, go.mod, vulnerabilities, a reproducible build
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$bad" || { echo "gofmt -w these:"; echo "$$bad"; exit 1; }
