@@ -115,18 +115,38 @@ const (
 
 // AnnotationMap encodes annotations as a map of AMQP 1.0; nil: there are none.
 func AnnotationMap(list []*logpb.Annotation) []byte {
-	if len(list) == 0 {
-		return nil
-	}
-	size := 4
+	size, n := 4, 0
 	for _, a := range list {
-		size += len(a.Key) + len(a.Value)
+		if len(a.Key) > 0 {
+			size += len(a.Key) + len(a.Value)
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
 	}
 	m := append(make([]byte, 0, 5+size), 0xd1) // map32
 	m = binary.BigEndian.AppendUint32(m, uint32(size))
-	m = binary.BigEndian.AppendUint32(m, uint32(2*len(list)))
+	m = binary.BigEndian.AppendUint32(m, uint32(2*n))
 	for _, a := range list {
-		m = append(append(m, a.Key...), a.Value...)
+		if len(a.Key) > 0 {
+			m = append(append(m, a.Key...), a.Value...)
+		}
 	}
 	return m
+}
+
+// MaxEdit bounds the edit of a message, in bytes.
+const MaxEdit = 32 << 10
+
+// EditOf returns the edit among what receivers have added to a message: what the last one
+// that said so wants changed in it, which only fronts read; empty: nothing. It is the
+// annotation without a key, is bounded by itself, and counts in the size of the message.
+func EditOf(list []*logpb.Annotation) []byte {
+	for _, a := range list {
+		if len(a.GetKey()) == 0 {
+			return a.GetValue()
+		}
+	}
+	return nil
 }

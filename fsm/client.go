@@ -203,8 +203,104 @@ type ConsumeSpec struct {
 	Browse bool
 	// Selector, with Credit: it is handed only messages that match, see package
 	// selector. Empty: all. The queue must let it, which Selects tells.
-	Selector  string
+	Selector string
+	// Numbered: its deliveries can be named by a Handle. They carry Sequence, and no
+	// LockToken.
+	Numbered bool
+	// Hold: it keeps groups that are empty, until it gives them up or their locks end. If
+	// its arguments name a group it holds that from the beginning, or is refused: ErrGroupHeld.
+	Hold      bool
 	Arguments *Table
+}
+
+// Handle names a delivery to a consumer with ConsumeSpec.Numbered, or of TakeDeferred, to
+// whoever knows it: by the number of its message (Message.Sequence), and how often that was
+// handed out before (Message.Acquired).
+type Handle struct {
+	Number   uint64
+	Acquired uint32
+}
+
+// Unit is what is done in one queue together, or not at all.
+type Unit struct {
+	// Sends are messages for the queue. Of each of them Number, Exchange, RoutingKey, Copies,
+	// Mandatory, Confirm and what is for exchanges mean nothing. They do not conflict, so they
+	// have no Schedule.ID.
+	Sends []Publish
+	// Onward are messages for other queues, each of which is delivered once, as if somebody had
+	// moved it there. RoutingKey is the name of the queue.
+	Onward  []Publish
+	Endings []Ending
+}
+
+// Ending settles deliveries in a unit. Settlement.Number and Exact mean nothing, and one that
+// defers has one handle. No delivery is named twice.
+type Ending struct {
+	Handles []Handle
+	Settlement
+}
+
+// Peeked is a message of a queue that is shown, and not handed out. Sequence, ExpireAt,
+// EnqueuedAt and Edit are set.
+type Peeked struct {
+	Message
+	State MessageState
+	DueAt Time // of a scheduled message
+}
+
+// MessageState is where a message is that is shown.
+type MessageState uint8
+
+const (
+	ReadyState MessageState = iota
+	HeldState               // by somebody
+	DeferredState
+	ScheduledState
+)
+
+// Bounds of units, and of other commands that name messages by number.
+const (
+	MaxUnit    = 1000 // messages that come, and of those that are settled
+	MaxNumbers = 1000
+)
+
+var (
+	// ErrNotHeld: a delivery is not held any more, so nothing was done.
+	ErrNotHeld = errors.New("a delivery is not held any more")
+	// ErrNoMessage: a message is not there, so nothing was done.
+	ErrNoMessage = errors.New("no such message")
+	// ErrGroupHeld: another consumer holds the group.
+	ErrGroupHeld = errors.New("another consumer holds the group")
+)
+
+// GroupAction is what is done with a group that a consumer holds.
+type GroupAction = logpb.Group_Action
+
+const (
+	RenewGroup    = logpb.Group_RENEW
+	ReleaseGroup  = logpb.Group_RELEASE
+	SetGroupState = logpb.Group_SET_STATE
+	GetGroupState = logpb.Group_GET_STATE
+)
+
+// MaxGroupState bounds the state of a group, in bytes.
+const MaxGroupState = 256 << 10
+
+// GroupInfo describes a group of messages.
+type GroupInfo struct {
+	ID       string
+	Messages uint64
+	Held     bool
+	HasState bool
+}
+
+// Deferred are deferred messages that a session takes without a consumer.
+type Deferred struct {
+	Tokens []string // each once
+	Delete bool     // they are settled at once
+	// Lock is how long they are locked, also if the session ends; 0: as the queue says. They can
+	// be named by a Handle, and what comes back is deferred again under its token.
+	Lock Millis
 }
 
 // Flow is how many messages a consumer in credit mode may be given from now on: up to
@@ -252,6 +348,9 @@ type Settlement struct {
 	// Annotations are added to messages that return or are deferred; empty: none. The keys
 	// are symbols, each once, within MaxAnnotations and MaxAnnotationBytes.
 	Annotations []*logpb.Annotation
+	// Edit replaces the edit of messages that return, are deferred or are discarded; nil: that
+	// stays. It has at most MaxEdit bytes.
+	Edit []byte
 	// Number has SessionEvents.Settled called with it; 0: it is not called.
 	Number uint64
 	// Exact: Settled names the deliveries that the queue had taken back before. It costs a
@@ -307,6 +406,8 @@ type Message struct {
 	// Annotations are what receivers have added to the message, a map as AMQP 1.0 encodes
 	// it; empty: nothing. They replace those of the same names that it came with.
 	Annotations []byte
+	// Edit is what the last of them that said so wants changed in it, see EditOf; empty: nothing.
+	Edit []byte
 }
 
 // SessionEvents is how a session notifies its channel. The broker's goroutines

@@ -256,8 +256,9 @@ type Delivery struct {
 	// Sequence is the number of the message in its queue. Only consumers in credit mode
 	// are given it.
 	Sequence uint64
-	// Annotations are what receivers have added to the message, see AnnotationMap.
-	Annotations []byte
+	// Annotations are what receivers have added to the message, see AnnotationMap, and Edit is
+	// shared, see EditOf.
+	Annotations, Edit []byte
 }
 
 // Remark is what a receiver says about a message that it discards; zero:

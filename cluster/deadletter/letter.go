@@ -233,6 +233,7 @@ func (s *Sender) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
 	newest := &logpb.Death{
 		Reason: d.Reason, Queue: d.Queue, Count: d.Count, Time: d.Time, First: d.First, LastExchange: string(p.Exchange()),
 		Exchange: d.Exchange, RoutingKeys: d.RoutingKeys, OriginalExpiration: d.OriginalExpiration, LastTime: d.LastTime,
+		Failed: d.Failed,
 	}
 	if l.Fresh {
 		newest.Exchange, newest.RoutingKeys = newest.LastExchange, s.keys(p)

@@ -73,7 +73,8 @@ func sameDelivery(a, b fsm.Delivery) bool {
 	a.Deaths, b.Deaths = nil, nil
 	return deaths && a.To == b.To && a.ID == b.ID && a.Ref == b.Ref && a.Acquired == b.Acquired && a.Failed == b.Failed && a.Ready == b.Ready &&
 		a.ExpireAt == b.ExpireAt && a.ScheduledFor == b.ScheduledFor && a.EnqueuedAt == b.EnqueuedAt &&
-		a.LockedUntil == b.LockedUntil && a.LockRemaining == b.LockRemaining && bytes.Equal(a.Annotations, b.Annotations)
+		a.LockedUntil == b.LockedUntil && a.LockRemaining == b.LockRemaining && bytes.Equal(a.Annotations, b.Annotations) &&
+		bytes.Equal(a.Edit, b.Edit) && a.Sequence == b.Sequence
 }
 
 func sameDeadLetter(a, b fsm.DeadLetter) bool {
@@ -92,7 +93,7 @@ func sameDeaths(a, b []*logpb.Death) bool {
 	return slices.EqualFunc(a, b, func(a, b *logpb.Death) bool {
 		return a == b || a.Reason == b.Reason && a.Queue == b.Queue && a.Count == b.Count && a.Time == b.Time &&
 			a.Exchange == b.Exchange && a.OriginalExpiration == b.OriginalExpiration && slices.Equal(a.RoutingKeys, b.RoutingKeys) &&
-			a.First == b.First && a.LastExchange == b.LastExchange
+			a.First == b.First && a.LastExchange == b.LastExchange && a.Failed == b.Failed
 	})
 }
 

@@ -30,6 +30,7 @@ func (x *taste) groupTerms(g *generator, c *logpb.Consume) {
 	if g.oneIn("only one", 5) {
 		c.GroupId = of(g, "its group", groupIDs...)
 	}
+	c.GroupHold = g.taste.credit && g.oneIn("holds", 2)
 }
 
 // group draws a request about a group, mostly by its holder.

@@ -59,5 +59,6 @@ func (g *generator) renew() *logpb.Command {
 	for range g.n("ranges", 3) {
 		r.Ranges = append(r.Ranges, ids[g.n("first", len(ids))], 1+uint64(g.n("length", 4)))
 	}
+	r.Numbers = g.numbers()
 	return g.forHolder(c, &r.Holder, &logpb.Command{Kind: logpb.Command_RENEW, Renew: r})
 }

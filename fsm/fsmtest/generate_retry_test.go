@@ -64,6 +64,13 @@ func (g *generator) receiveDeferred() *logpb.Command {
 	if len(g.q.deferrals) > 0 && !g.oneIn("in any case", 6) {
 		r.Tokens = append(r.Tokens, g.q.deferrals[g.n("deferred", len(g.q.deferrals))].deferral)
 	}
+	if g.oneIn("without consumer", 3) {
+		r.Consumer, r.NoAck = 0, g.oneIn("no ack", 4)
+		r.Lock = uint64(of(g, "lock", 500, 0, 2000))
+		if n := len(r.Tokens); g.oneIn("all that is there", 2) && len(g.q.deferrals) > 0 {
+			r.Tokens = r.Tokens[n-1:]
+		}
+	}
 	return cl.send(&logpb.Command{Kind: logpb.Command_RECEIVE_DEFERRED, ReceiveDeferred: r})
 }
 

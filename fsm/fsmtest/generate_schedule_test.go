@@ -48,6 +48,17 @@ func (g *generator) schedule() *logpb.Command {
 			s.Id, s.Message, s.Count = "", 0, uint64(g.n("count", 4))
 		}
 	}
+	if s.Action == logpb.Schedule_CANCEL && g.oneIn("all or none", 3) {
+		s.Id, s.Message = "", 0
+		for _, x := range g.q.in(scheduled) {
+			if g.oneIn("cancelled", 2) {
+				s.Messages = append(s.Messages, x.seq)
+			}
+		}
+		if g.oneIn("another", 4) {
+			s.Messages = append(s.Messages, uint64(g.n("any number", 100)))
+		}
+	}
 	c := &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: s}
 	if g.oneIn("in the stream", 2) {
 		return g.client().send(c)

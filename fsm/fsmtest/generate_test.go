@@ -106,9 +106,7 @@ func (g *generator) next() step {
 func (g *generator) step(c *logpb.Command, more bool) step {
 	m := g.meta
 	m.Session = fsm.SessionFrom(c.Session)
-	if c.Kind == logpb.Command_ENQUEUE {
-		g.meta.Offset += c.GetEnqueue().GetSize()
-	}
+	g.meta.Offset += payloadOf(c)
 	return step{m, c, more}
 }
 
@@ -194,6 +192,9 @@ func (g *generator) command() *logpb.Command {
 			return g.redriveCommand()
 		}
 		return g.take()
+	}
+	if g.taste.credit && g.oneIn("of units", 12) {
+		return g.unit()
 	}
 	return commands[g.n("command", len(commands))](g)
 }
@@ -311,6 +312,7 @@ func (g *generator) consume() *logpb.Command {
 	if c.Credit && g.oneIn("with selector", 3) || g.oneIn("selector alone", 60) {
 		c.Selector = "x"
 	}
+	c.Numbered = g.taste.credit && g.oneIn("numbered", 2)
 	g.taste.consumer(g, c)
 	g.taste.groupTerms(g, c)
 	if g.oneIn("again", 6) && cl.consumers > 0 {
@@ -372,6 +374,10 @@ func (g *generator) settleWith(o logpb.Settle_Outcome) *logpb.Command {
 	d.Strict = g.oneIn("strict", 6)
 	if g.oneIn("annotated", 4) {
 		d.Annotations = g.annotations()
+	}
+	d.Numbers = g.numbers()
+	if o == logpb.Settle_DEFER && len(d.Numbers) > 2 && !g.oneIn("several deferred", 8) {
+		d.Numbers = d.Numbers[:2]
 	}
 	return g.forHolder(c, &d.Holder, &logpb.Command{Kind: logpb.Command_SETTLE, Settle: d})
 }
@@ -444,6 +450,7 @@ func (g *generator) config() *logpb.QueueConfig {
 		c.AutoDeleteOnIdle = uint64(of(g, "idle", 0, 5000, 60_000, 1))
 	}
 	c.DeadLetterOnDelete = g.oneIn("last will", 3)
+	c.ReturnInOrder = g.oneIn("return in order", 6)
 	c.Revision = g.q.config.Revision
 	if g.oneIn("another revision", 8) {
 		c.Revision = max(c.Revision+uint64(g.n("revision", 4)), 1) - 1

@@ -49,9 +49,7 @@ func (e entry) steps() []step {
 	for i, c := range e.header.Commands {
 		m.Session = fsm.SessionFrom(c.Session)
 		steps[i] = step{m, c, i > 0}
-		if c.Kind == logpb.Command_ENQUEUE {
-			m.Offset += c.GetEnqueue().GetSize()
-		}
+		m.Offset += payloadOf(c)
 	}
 	return steps
 }

@@ -13,10 +13,14 @@ type addition struct{ key, value string }
 
 // additionsOf is what a settlement adds to messages that go on.
 func (q *model) additionsOf(d *logpb.Settle) (all []addition) {
-	if q.version < 3 || d.GetOutcome() == logpb.Settle_ACK || d.GetOutcome() == logpb.Settle_DISCARD {
+	if q.version < 3 || d.GetOutcome() == logpb.Settle_ACK {
 		return nil
 	}
-	return additions(d.GetAnnotations())
+	all = additions(d.GetAnnotations())
+	if d.Outcome == logpb.Settle_DISCARD {
+		all = slices.DeleteFunc(all, func(a addition) bool { return a.key != "" })
+	}
+	return all
 }
 
 // brought is what was added to a message before it came.
@@ -36,10 +40,14 @@ func additions(of []*logpb.Annotation) (all []addition) {
 
 // fitting leaves out what has come before, and what does not fit.
 func fitting(all []addition) (fit []addition) {
-	size := 0
+	size, edits := 0, 0
 	for _, a := range all {
 		known := slices.ContainsFunc(fit, func(o addition) bool { return o.key == a.key })
-		if n := size + len(a.key) + len(a.value); !known && n <= fsm.MaxAnnotationBytes && len(fit) < fsm.MaxAnnotations {
+		switch n := size + len(a.key) + len(a.value); {
+		case known:
+		case a.key == "" && len(a.value) <= fsm.MaxEdit:
+			fit, edits = append(fit, a), 1
+		case a.key != "" && n <= fsm.MaxAnnotationBytes && len(fit)-edits < fsm.MaxAnnotations:
 			fit, size = append(fit, a), n
 		}
 	}
@@ -69,8 +77,8 @@ func sameAnnotations(a, b []*logpb.Annotation) bool {
 // annotations are few of different names, so that they meet.
 func (g *generator) annotations() (all []*logpb.Annotation) {
 	for range g.n("annotations", 4) {
-		value := bytes.Repeat([]byte("v"), of(g, "value", 1, 5, 2000, fsm.MaxAnnotationBytes))
-		all = append(all, &logpb.Annotation{Key: []byte(of(g, "annotation", "a", "b", "c")), Value: value})
+		value := bytes.Repeat([]byte("v"), of(g, "value", 1, 5, 2000, fsm.MaxAnnotationBytes, 0))
+		all = append(all, &logpb.Annotation{Key: []byte(of(g, "annotation", "a", "b", "c", "")), Value: value})
 	}
 	return all
 }

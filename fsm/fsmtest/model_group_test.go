@@ -51,6 +51,7 @@ type groupTerms struct {
 	// review is the first of its holds for which it is to be decided anew whether it
 	// keeps them; 0: none is.
 	review int
+	keeps  bool // empty groups, too
 }
 
 // member is what a message has of its group.
@@ -313,7 +314,7 @@ func (q *model) inOrder(next func() *message, may func(*message) bool) (x *messa
 
 // takeGroup is called when c is handed x, which is of a group: c holds the group
 // from now on, if nobody else does.
-func (q *model) takeGroup(x *message, c *consumer) {
+func (q *model) takeGroup(x *message, c *consumer, apart bool) {
 	x.ending, x.covered = 0, false
 	if c.turn == 0 {
 		c.turn = q.number()
@@ -324,9 +325,14 @@ func (q *model) takeGroup(x *message, c *consumer) {
 		q.groups = append(q.groups, g)
 	}
 	g.emptiness = emptiness{}
-	if g.holder != nil {
+	if g.holder != nil || apart {
 		return
 	}
+	q.giveGroup(g, c)
+}
+
+// giveGroup makes c the holder of a group that nobody holds.
+func (q *model) giveGroup(g *group, c *consumer) {
 	q.counters.GroupsTaken++
 	q.tell(c, fsm.GroupsTaken, 0, g.id)
 	g.holder, g.order, g.emptiness = c, q.number(), emptiness{}
@@ -509,6 +515,8 @@ func (q *model) settleHold(g *group) {
 	stands := q.stands(g.id)
 	passes := (c.cancelled || c.id.Number == 0) && len(q.ofGroup(g.id, checkedOut)) == 0
 	switch {
+	case c.keeps && !c.cancelled:
+		g.linger = 0
 	case passes, stands && q.config.GroupLinger == 0 && g.linger == 0:
 		q.freeGroup(g)
 	case !stands:

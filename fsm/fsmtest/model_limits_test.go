@@ -51,8 +51,16 @@ func (q *model) fits(c queue.Count) bool {
 func (q *model) drops() bool { return q.config.Overflow == logpb.QueueConfig_DROP_HEAD }
 
 // full reports whether a message has no place.
-func (q *model) full(e *logpb.Enqueue) bool {
-	size := queue.Count{Messages: 1, Bytes: uint64(e.Size - e.Head)}
+func (q *model) full(e *logpb.Enqueue) bool { return !q.hasSpace && q.isFullFor(q.sizeOf(e)) }
+
+// sizeOf is what a message counts that comes.
+func (q *model) sizeOf(e *logpb.Enqueue) queue.Count {
+	edit := fsm.EditOf((&message{added: q.brought(e)}).annotations())
+	return queue.Count{Messages: 1, Bytes: uint64(e.Size-e.Head) + uint64(len(edit))}
+}
+
+// isFullFor is full for messages of this size.
+func (q *model) isFullFor(size queue.Count) bool {
 	if q.drops() {
 		return q.kept() != (queue.Count{}) && q.fits(size) && !q.fits(plus(q.kept(), size))
 	}

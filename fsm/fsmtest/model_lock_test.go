@@ -86,7 +86,7 @@ func (q *model) leaveSession(c *consumer) {
 	if c.grace > 0 {
 		q.giveUpAll(c)
 	}
-	if c.grace > 0 && c.id.Number != 0 && len(q.held(c)) > 0 && q.lockOf(c).lockLength > 0 {
+	if c.grace > 0 && len(q.held(c)) > 0 && q.lockOf(c).lockLength > 0 {
 		q.dropGroups(c)
 		q.forget(c)
 		c.cancelled, c.timedOut, c.lost = true, nil, nil
@@ -139,6 +139,9 @@ func (q *model) holder(s *session, of *logpb.Session, number uint64) *consumer {
 
 // renew lets deliveries be held for longer.
 func (q *model) renewHeld(s *session, r *logpb.Renew) fsm.Result {
+	if len(r.GetNumbers()) > 0 {
+		return q.renewNumbered(r)
+	}
 	if len(r.GetRanges())%2 != 0 {
 		return fsm.Result{Code: fsm.Invalid}
 	}

@@ -156,6 +156,9 @@ func (q *model) receiveDeferred(s *session, r *logpb.ReceiveDeferred) fsm.Result
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	c := q.consumer(fsm.ConsumerID{Session: s.id, Number: r.Consumer})
+	if r.Consumer == 0 && q.version >= 3 {
+		return q.takeDeferred(s, c, r)
+	}
 	if c == nil || c.cancelled || c.id.Number == 0 {
 		return fsm.Result{Code: fsm.NotFound}
 	}
@@ -165,12 +168,8 @@ func (q *model) receiveDeferred(s *session, r *logpb.ReceiveDeferred) fsm.Result
 	q.active = q.clock
 	var a fsm.Result
 	for _, token := range r.Tokens {
-		x := q.findDeferred(token)
-		returns := func() bool { return x.dueAt != 0 && x.dueAt <= q.clock }
-		for x != nil && !returns() && x.expired(q.clock) && q.expireOne() {
-			x = q.findDeferred(token)
-		}
-		if x == nil || returns() || x.expired(q.clock) {
+		x := q.firstDeferred(token)
+		if x == nil {
 			a.Code = fsm.NotFound
 			continue
 		}
@@ -185,6 +184,62 @@ func (q *model) receiveDeferred(s *session, r *logpb.ReceiveDeferred) fsm.Result
 		q.unserve(c)
 	}
 	return a
+}
+
+// firstDeferred returns the message that is deferred under a token and still is; nil: none.
+func (q *model) firstDeferred(token string) *message {
+	x := q.findDeferred(token)
+	returns := func() bool { return x.dueAt != 0 && x.dueAt <= q.clock }
+	for x != nil && !returns() && x.expired(q.clock) && q.expireOne() {
+		x = q.findDeferred(token)
+	}
+	if x == nil || returns() || x.expired(q.clock) {
+		return nil
+	}
+	return x
+}
+
+// takeDeferred is receiveDeferred for no consumer: c are the gets of the session, if it has some.
+func (q *model) takeDeferred(s *session, c *consumer, r *logpb.ReceiveDeferred) fsm.Result {
+	sorted := slices.Sorted(slices.Values(r.Tokens))
+	if len(sorted) > 1000 || len(slices.Compact(sorted)) < len(r.Tokens) {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	var all []*message
+	for _, token := range r.Tokens {
+		x := q.firstDeferred(token)
+		if x == nil {
+			return fsm.Result{Code: fsm.NotFound}
+		}
+		all = append(all, x)
+	}
+	switch {
+	case q.isPaused() || q.config.Forward || c != nil && len(q.held(c)) > 0 && !c.numbered:
+		return fsm.Result{Code: fsm.Reserved}
+	case c == nil && q.crowded():
+		return fsm.Result{Code: fsm.Crowded}
+	case c == nil:
+		c = q.register(fsm.ConsumerID{Session: s.id})
+	}
+	q.active = q.clock
+	q.awaitAnew(s.id)
+	c.numbered, c.own, c.grace = true, r.Lock, r.Lock
+	for _, x := range all {
+		x.dueAt = 0
+		if !q.hasGroups() {
+			x.group = ""
+		}
+		q.handOver(x, c, true)
+		if r.NoAck {
+			d := &q.out.Deliveries[len(q.out.Deliveries)-1]
+			d.LockedUntil, d.LockRemaining = 0, 0
+		}
+	}
+	if r.NoAck {
+		q.renewGroups(c, all)
+		q.conclude(&back{}, all)
+	}
+	return fsm.Result{Count: uint64(len(all))}
 }
 
 // retryNow makes delayed messages ready, the next ones first.

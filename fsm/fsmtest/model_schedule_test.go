@@ -140,17 +140,16 @@ func (q *model) schedule(s *logpb.Schedule) fsm.Result {
 		}
 		return r
 	}
+	if len(s.Messages) > 0 {
+		return q.unscheduleAll(s)
+	}
 	x := q.notYetDue(s.Id, s.Message)
 	if x == nil {
 		return fsm.Result{Code: fsm.NotFound}
 	}
 	switch s.Action {
 	case logpb.Schedule_CANCEL:
-		q.noteEnd(x, logpb.EndState_CANCELLED, queue.Dropped, false)
-		q.remove(x)
-		q.active = q.clock
-		q.counters.Unscheduled++
-		q.counters.Cancelled++
+		q.unschedule(x)
 	case logpb.Schedule_MOVE:
 		q.move(x, q.dueAt(s.DueAt, s.DelayPlusOne, 0))
 	case logpb.Schedule_FIRE:
@@ -158,6 +157,39 @@ func (q *model) schedule(s *logpb.Schedule) fsm.Result {
 	}
 	q.catchUp()
 	return fsm.Result{Count: 1}
+}
+
+// unscheduleAll cancels messages by number, or none.
+func (q *model) unscheduleAll(s *logpb.Schedule) fsm.Result {
+	if q.version < 3 || s.Action != logpb.Schedule_CANCEL || s.Id != "" || s.Message != 0 {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	for i, n := range s.Messages {
+		if i > 0 && n <= s.Messages[i-1] {
+			return fsm.Result{Code: fsm.Invalid}
+		}
+	}
+	var all []*message
+	for _, n := range s.Messages {
+		x := q.notYetDue("", n)
+		if x == nil {
+			return fsm.Result{Code: fsm.NotFound}
+		}
+		all = append(all, x)
+	}
+	for _, x := range all {
+		q.unschedule(x)
+	}
+	return fsm.Result{Count: uint64(len(all))}
+}
+
+// unschedule ends a scheduled message.
+func (q *model) unschedule(x *message) {
+	q.noteEnd(x, logpb.EndState_CANCELLED, queue.Dropped, false)
+	q.remove(x)
+	q.active = q.clock
+	q.counters.Unscheduled++
+	q.counters.Cancelled++
 }
 
 func (q *model) move(x *message, due fsm.Time) {

@@ -62,13 +62,13 @@ func synchronous(k logpb.Command_Kind) bool {
 	return slices.Contains([]logpb.Command_Kind{
 		logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
 		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE,
-		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_UNPARK, logpb.Command_GROUP, logpb.Command_PAUSE, logpb.Command_TAKE, logpb.Command_REDRIVE,
+		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_UNPARK, logpb.Command_GROUP, logpb.Command_PAUSE, logpb.Command_TAKE, logpb.Command_REDRIVE, logpb.Command_UNIT,
 	}, k)
 }
 
 // answersItself: many of them may be under way, and be refused, at a time.
 func answersItself(k logpb.Command_Kind) bool {
-	return slices.Contains([]logpb.Command_Kind{logpb.Command_SCHEDULE, logpb.Command_RECEIVE_DEFERRED, logpb.Command_SETTLE, logpb.Command_RENEW, logpb.Command_GROUP, logpb.Command_CREDIT}, k)
+	return slices.Contains([]logpb.Command_Kind{logpb.Command_SCHEDULE, logpb.Command_RECEIVE_DEFERRED, logpb.Command_SETTLE, logpb.Command_RENEW, logpb.Command_GROUP, logpb.Command_CREDIT, logpb.Command_UNIT}, k)
 }
 
 // repeat answers a command that was applied before.
@@ -80,9 +80,16 @@ func (q *model) repeat(c *logpb.Command, s *session) fsm.Result {
 		}
 		return fsm.Result{}
 	}
-	if c.Kind == logpb.Command_GET && s.opDelivery != 0 {
-		for _, x := range q.messages {
-			if x.place == checkedOut && x.back == nil && x.holder.id == (fsm.ConsumerID{Session: s.id}) && x.delivery == s.opDelivery {
+	n := uint64(0)
+	switch {
+	case c.Kind == logpb.Command_GET && s.opDelivery != 0:
+		n = 1
+	case c.Kind == logpb.Command_RECEIVE_DEFERRED && c.ReceiveDeferred.GetConsumer() == 0:
+		n = s.opAnswer.Count
+	}
+	if gets := q.consumer(fsm.ConsumerID{Session: s.id}); gets != nil && n > 0 {
+		for _, x := range q.held(gets) {
+			if x.delivery >= s.opDelivery && x.delivery < s.opDelivery+n {
 				d := q.deliveryOf(x)
 				d.Ready = s.opAnswer.Count
 				q.out.Deliveries = append(q.out.Deliveries, d)
@@ -114,6 +121,8 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 	switch c.Kind {
 	case logpb.Command_ENQUEUE:
 		return q.enqueue(m, c.Enqueue)
+	case logpb.Command_UNIT:
+		return q.unit(m, c.Unit)
 	case logpb.Command_CONSUME:
 		return q.consume(s, c.Consume)
 	case logpb.Command_CANCEL:
@@ -175,7 +184,7 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 }
 
 func (q *model) enqueue(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
-	if e.GetSize() == 0 || e.Head > e.Size || e.Head >= 1<<15 {
+	if e.GetSize() == 0 || e.Head > e.Size || e.Head >= 1<<15 || e.SendTo != 0 && q.version >= 3 {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	if !e.Routed || q.config.IdleCountsRouted {
@@ -340,6 +349,10 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	if q.asksTooMuch(have, c.MinTtl) {
 		return fsm.Result{Code: fsm.TooMany}
 	}
+	holds := c.GroupHold && c.GroupId != "" && q.hasGroups() && q.version >= 3
+	if g := q.group(c.GroupId); holds && g != nil && g.holder != nil && g.holder != have {
+		return fsm.Result{Code: fsm.Reserved}
+	}
 	var blocking []*consumer
 	for _, other := range q.consumers {
 		if other != have && other.id.Number != 0 && !other.cancelled && !q.isDown(other.id.Session) && (c.Exclusive || other.exclusive) {
@@ -374,12 +387,16 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	if c.Credit {
 		have.requested, have.prefetch, have.shared = 0, prefetchCeiling, false
 	}
+	if len(q.held(have)) == 0 {
+		have.numbered = c.Numbered && q.version >= 3
+	}
 	have.noAck, have.exclusive, have.timeout = c.NoAck, c.Exclusive, c.TimeoutPlusOne
 	have.own, have.max, have.auto, have.grace, have.head = c.Lock, c.MaxLock, c.LockAutoRenew, c.LockDetachGrace, c.LockHead
 	if have.turn == 0 && (q.hasGroups() || q.anyGroup() || c.MaxGroups != 0 || c.GroupId != "") {
 		have.turn = q.number()
 	}
 	have.limit, have.only = int(c.MaxGroups), c.GroupId
+	have.keeps = c.GroupHold && q.version >= 3 && have.turn != 0
 	if have.selector != c.Selector {
 		have.chooses = chooses{selector: c.Selector, last: have.last}
 	}
@@ -387,6 +404,16 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 		q.unserve(have)
 	}
 	q.serve(have)
+	if holds {
+		g := q.group(c.GroupId)
+		if g == nil {
+			g = &group{id: c.GroupId}
+			q.groups = append(q.groups, g)
+		}
+		if g.emptiness = (emptiness{}); g.holder == nil {
+			q.giveGroup(g, have)
+		}
+	}
 	q.consumed = have
 	return fsm.Result{}
 }
@@ -519,9 +546,7 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 	if c == nil {
 		c = q.register(id)
 	}
-	if w := q.suspicionOf(id.Session); w != nil && w.until == 0 {
-		w.until = q.heldUntil(q.disconnectedTimeout())
-	}
+	q.awaitAnew(id.Session)
 	q.checkOut(x, c)
 	left := q.readyCount()
 	if g.GetNoAck() {
@@ -535,6 +560,14 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 		d.LockedUntil, d.LockRemaining = 0, 0
 	}
 	return fsm.Result{Count: left}
+}
+
+// awaitAnew lets the time begin anew after which what a session holds goes back, if its node
+// is suspected and that has passed.
+func (q *model) awaitAnew(id fsm.SessionID) {
+	if w := q.suspicionOf(id); w != nil && w.until == 0 {
+		w.until = q.heldUntil(q.disconnectedTimeout())
+	}
 }
 
 func (q *modelMessages) count(p place) uint64 {

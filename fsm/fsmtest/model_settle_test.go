@@ -11,6 +11,9 @@ import (
 
 // settle ends deliveries of a consumer, in ascending order.
 func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
+	if len(d.GetNumbers()) > 0 {
+		return q.settleNumbered(d)
+	}
 	if s == nil && d.GetHolder() == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
@@ -97,12 +100,14 @@ func (q *model) conclude(b *back, settled []*message) {
 			q.remove(x)
 		}
 	case logpb.Settle_REQUEUE, logpb.Settle_REQUEUE_FAILED:
-		if q.config.Classic {
+		inOrder := q.config.Classic || q.config.ReturnInOrder
+		if inOrder {
 			slices.SortFunc(settled, func(a, b *message) int { return cmp.Compare(a.seq, b.seq) })
 		}
 		q.annotate(settled, b.added)
-		q.giveBack(settled, !q.config.Classic, b.due)
+		q.giveBack(settled, !inOrder, b.due)
 	case logpb.Settle_DISCARD:
+		q.annotate(settled, b.added)
 		for _, x := range settled {
 			x.failed++
 			x.acquired++
@@ -188,10 +193,18 @@ func (q *model) giveBack(back []*message, tail bool, asked fsm.Time) {
 			continue
 		}
 		if x.failing && q.exceeds(x) {
-			x.place, x.ending = parked, 0
+			x.place, x.ending, x.deferral = parked, 0, ""
 			q.parkedOnes = append(q.parkedOnes, x)
 			q.counters.Parked++
 			continue
+		}
+		if token := x.deferral; token != "" {
+			if x.deferral = ""; q.findDeferred(token) == nil {
+				x.place, x.deferral = deferred, token
+				q.deferrals = append(q.deferrals, x)
+				q.counters.Deferred++
+				continue
+			}
 		}
 		q.counters.Requeued++
 		if due := q.retryAt(x, x.failing && !x.lapsed, asked); due != 0 {
@@ -242,7 +255,7 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 	x.undeliver()
 	x.place, x.dueAt, x.deferral = outbox, 0, ""
 	x.member = member{}
-	x.reason, x.diedAt = reason, q.clock
+	x.reason, x.diedAt, x.failures = reason, q.clock, q.failuresOf(x, reason)
 	q.counters.DeadLettered++
 	if fate == queue.SentOnce {
 		q.out.DeadLetters = append(q.out.DeadLetters, q.letterOf(x).DeadLetter)
@@ -250,6 +263,17 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 		return
 	}
 	q.post(x)
+}
+
+// failuresOf is what the record of a death says of failures before it.
+func (q *model) failuresOf(x *message, reason logpb.Death_Reason) uint32 {
+	switch {
+	case q.version < 3:
+		return 0
+	case reason == logpb.Death_REJECTED:
+		return x.failed - 1
+	}
+	return x.failed
 }
 
 // post puts x at the end of the outbox.
@@ -304,7 +328,7 @@ func (q *model) route(x *message, r *logpb.DeadRoute) {
 		q.counters.Unroutable++
 		q.noteEnd(x, logpb.EndState_UNROUTABLE, queue.AtLeastOnce, false)
 		if r.GetUnroutable() {
-			x.reason, x.diedAt = logpb.Death_UNROUTABLE, q.clock
+			x.reason, x.diedAt, x.failures = logpb.Death_UNROUTABLE, q.clock, q.failuresOf(x, logpb.Death_UNROUTABLE)
 		}
 	}
 	for i, id := range r.GetTargets() {

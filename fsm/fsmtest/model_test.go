@@ -124,6 +124,7 @@ type modelCommand struct {
 	// handOuts: messages that it may still hand out.
 	handOuts int
 	overdue  *back // what comes back in this command
+	hasSpace bool  // for the unit that is performed
 	// fresh is a message with TTL 0 while it is offered.
 	fresh *message
 }
@@ -190,6 +191,7 @@ type letterState struct {
 	done      []uint64 // targets that have the letter
 	refused   bool     // a target has refused it since it last waited
 	forwarded bool     // it has not died, but goes on
+	failures  uint32   // before it died, without a rejection
 	taken
 }
 
@@ -237,6 +239,7 @@ type consumer struct {
 	lateAcks uint64
 	link     link
 	chooses
+	numbered bool // its deliveries can be named by number
 }
 
 // late is a delivery that was taken back.
@@ -395,7 +398,9 @@ func (x *message) due(now fsm.Time) bool {
 func (x *message) expired(now fsm.Time) bool { return x.expireAt != 0 && x.expireAt <= now }
 
 // bytes is what limits count.
-func (x *message) bytes() uint64 { return uint64(x.ref.Size - x.head) }
+func (x *message) bytes() uint64 {
+	return uint64(x.ref.Size-x.head) + uint64(len(fsm.EditOf(x.annotations())))
+}
 
 // aside reports whether x was set aside after a delivery, or parked.
 func (x *message) aside() bool {
@@ -490,7 +495,10 @@ func (q *model) nextReady(least uint64) *message {
 }
 
 // checkOut hands x to c.
-func (q *model) checkOut(x *message, c *consumer) {
+func (q *model) checkOut(x *message, c *consumer) { q.handOver(x, c, false) }
+
+// handOver is checkOut, or, if apart, for a message whose group c does not get.
+func (q *model) handOver(x *message, c *consumer, apart bool) {
 	q.leave(x)
 	x.place, x.holder, x.delivery = checkedOut, c, c.next
 	x.lapsed = false
@@ -506,7 +514,10 @@ func (q *model) checkOut(x *message, c *consumer) {
 		x.deadline = q.clock.Add(x.limit)
 	}
 	if x.group != "" {
-		q.takeGroup(x, c) // which is locked
+		q.takeGroup(x, c, apart) // which is locked
+	}
+	if x.group != "" && !apart {
+		x.locked = locked{}
 	} else if x.locked = q.lockOf(c); !c.head || len(q.held(c)) == 1 {
 		q.startLock(x)
 	}
@@ -518,7 +529,10 @@ func (q *model) deliveryOf(x *message) fsm.Delivery {
 	d := fsm.Delivery{
 		To: x.holder.id, ID: x.delivery, Ref: x.ref, Acquired: x.acquired, Failed: x.failed, Deaths: x.deaths,
 		ExpireAt: x.expireAt, ScheduledFor: x.scheduledFor, EnqueuedAt: max(x.came, x.scheduledFor), LockedUntil: x.lockUntil,
-		Annotations: fsm.AnnotationMap(x.annotations()),
+		Annotations: fsm.AnnotationMap(x.annotations()), Edit: fsm.EditOf(x.annotations()),
+	}
+	if x.holder.link.mode || x.holder.numbered {
+		d.Sequence = x.seq
 	}
 	if q.holderOfGroup(x) == x.holder {
 		d.LockedUntil = q.group(x.group).until

@@ -197,6 +197,7 @@ func (q *model) letterOf(x *message) queue.Letter {
 		}
 		rest = append(rest, d)
 	}
+	present.Failed = x.failures
 	l.Deaths = append([]*logpb.Death{present}, rest...)
 	return l
 }

@@ -33,6 +33,7 @@ type witness struct {
 	m       *queue.Machine
 	clock   fsm.Time
 	born    map[fsm.Ref]*life
+	fresh   map[fsm.Ref]bool // of born, by the command under way
 	answers map[publish]publishAnswer
 	last    map[fsm.ConsumerID]uint64       // the newest delivery
 	copies  map[uint64]map[copyOf]copyState // of letters that have not left
@@ -107,10 +108,20 @@ func (w *witness) verify(s step, r fsm.Result, eff *fsm.Effects) diffs {
 	b := w.held
 	w.clock = max(w.clock, min(s.meta.Now, fsm.MaxTime))
 	now := w.observe()
-	own := w.published(b, now, s, r)
+	w.fresh = map[fsm.Ref]bool{}
+	w.published(b, now, s, r)
+	if s.cmd.Kind == logpb.Command_UNIT && now.counters.Enqueued > b.counters.Enqueued {
+		at := fsm.Ref{Index: s.meta.Index, Offset: s.meta.Offset}
+		for _, c := range s.cmd.Unit.Commands {
+			if at.Size = c.GetEnqueue().GetSize(); at.Size > 0 {
+				w.born[at], w.fresh[at] = w.lifeOf(b.config, c.Enqueue, false), true
+				at.Offset += at.Size
+			}
+		}
+	}
 	w.letters(b, now, s.cmd)
 	w.groups.together = w.groups.together || b.config.GroupExpiry || now.config.GroupExpiry
-	w.deliveries(eff, own)
+	w.deliveries(eff)
 	w.groupDeliveries(b, now, s.cmd, eff)
 	w.deaths(b, now, eff)
 	if b.phase == queue.Active && now.phase == queue.Active {
@@ -120,13 +131,13 @@ func (w *witness) verify(s step, r fsm.Result, eff *fsm.Effects) diffs {
 	return w.d
 }
 
-// published takes in a publish and its answer, and returns where it lies.
-func (w *witness) published(b, now holding, s step, r fsm.Result) (own fsm.Ref) {
+// published takes in a publish and its answer.
+func (w *witness) published(b, now holding, s step, r fsm.Result) {
 	e := s.cmd.GetEnqueue()
 	if s.cmd.Kind != logpb.Command_ENQUEUE || e == nil {
-		return own
+		return
 	}
-	own = fsm.Ref{Index: s.meta.Index, Offset: s.meta.Offset, Size: e.Size}
+	own := fsm.Ref{Index: s.meta.Index, Offset: s.meta.Offset, Size: e.Size}
 	enqueued := now.counters.Enqueued > b.counters.Enqueued
 	if enqueued && r.Code != fsm.OK {
 		w.saw("publish %v is enqueued and answered %d", own, r.Code)
@@ -150,9 +161,8 @@ func (w *witness) published(b, now holding, s step, r fsm.Result) (own fsm.Ref) 
 		}
 	}
 	if enqueued || r.Code == fsm.Rejected {
-		w.born[own] = w.lifeOf(b.config, e, r.Code == fsm.Rejected)
+		w.born[own], w.fresh[own] = w.lifeOf(b.config, e, r.Code == fsm.Rejected), true
 	}
-	return own
 }
 
 // lifeOf says when a publish of this moment may and must expire, as far as that
@@ -183,9 +193,9 @@ func (w *witness) lifeOf(c *logpb.QueueConfig, e *logpb.Enqueue, refused bool) *
 	return l
 }
 
-// deliveries judges what is handed out. own was published just now: it may be
-// handed out at the very instant of its end.
-func (w *witness) deliveries(eff *fsm.Effects, own fsm.Ref) {
+// deliveries judges what is handed out. What was published just now may be handed out at
+// the very instant of its end.
+func (w *witness) deliveries(eff *fsm.Effects) {
 	for i := range eff.Deliveries {
 		d := &eff.Deliveries[i]
 		l := w.born[d.Ref]
@@ -200,7 +210,7 @@ func (w *witness) deliveries(eff *fsm.Effects, own fsm.Ref) {
 		}
 		if d.ID > w.last[d.To] {
 			w.last[d.To] = d.ID
-			if l.deadly != 0 && w.clock >= l.deadly && d.Ref != own && !(l.grouped && w.groups.together) {
+			if l.deadly != 0 && w.clock >= l.deadly && !w.fresh[d.Ref] && !(l.grouped && w.groups.together) {
 				w.saw("%v is delivered at %d, its life ended at %d", d.Ref, w.clock, l.deadly)
 			}
 		}

@@ -8,13 +8,17 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// annotationsOf returns what a settlement adds to messages that it does not end. It is a
-// copy: nothing of a command is kept.
+// annotationsOf returns what a settlement adds to messages that it does not end, or the edit
+// of those that it discards. It is a copy: nothing of a command is kept.
 func annotationsOf(s *shared, cmd *logpb.Settle) []*logpb.Annotation {
-	if !s.since(3) || cmd.Outcome == logpb.Settle_ACK || cmd.Outcome == logpb.Settle_DISCARD {
+	list := cmd.GetAnnotations()
+	if !s.since(3) || cmd.Outcome == logpb.Settle_ACK || len(list) == 0 {
 		return nil
 	}
-	return copied(cmd.GetAnnotations())
+	if cmd.Outcome == logpb.Settle_DISCARD {
+		list = slices.DeleteFunc(slices.Clone(list), func(a *logpb.Annotation) bool { return len(a.GetKey()) > 0 })
+	}
+	return copied(list)
 }
 
 // annotationsAt returns a copy of what a message has that comes into a queue.
@@ -34,19 +38,22 @@ func copied(list []*logpb.Annotation) (all []*logpb.Annotation) {
 }
 
 // withAnnotations returns what a message has after more was added to what it had, which is
-// not changed: the newest first, and of these those that fit.
+// not changed: the newest first, and of these those that fit. An edit has bounds of its own.
 func withAnnotations(had, more []*logpb.Annotation) (all []*logpb.Annotation) {
-	left := fsm.MaxAnnotationBytes
+	left, keys := fsm.MaxAnnotationBytes, fsm.MaxAnnotations
 	for _, list := range [...][]*logpb.Annotation{more, had} {
 		for _, a := range list {
 			size := len(a.GetKey()) + len(a.GetValue())
-			is := func(o *logpb.Annotation) bool { return bytes.Equal(o.GetKey(), a.GetKey()) }
-			if len(all) == fsm.MaxAnnotations {
-				return all
+			fits := size <= left && keys > 0
+			if len(a.GetKey()) == 0 {
+				fits = size <= fsm.MaxEdit
 			}
-			if size <= left && !slices.ContainsFunc(all, is) {
-				all = append(all, a)
-				left -= size
+			if !fits || slices.ContainsFunc(all, func(o *logpb.Annotation) bool { return bytes.Equal(o.GetKey(), a.GetKey()) }) {
+				continue
+			}
+			all = append(all, a)
+			if len(a.GetKey()) > 0 {
+				left, keys = left-size, keys-1
 			}
 		}
 	}
@@ -59,12 +66,31 @@ func annotate(taken []checkout, more []*logpb.Annotation, ms *messages) {
 		return
 	}
 	for i := range taken {
-		e := ms.editExtra(taken[i].handle)
-		if e.annotations == nil {
-			e.annotations = more // which many messages may share
+		h := taken[i].handle
+		if had := ms.extra(h).annotations; had == nil {
+			ms.setAnnotations(h, more) // which many messages may share
 		} else {
-			e.annotations = withAnnotations(e.annotations, more)
+			ms.setAnnotations(h, withAnnotations(had, more))
 		}
 		ms.scratch.steps++
 	}
+}
+
+// setAnnotations replaces what receivers have added to message h, of which the edit counts
+// in its size. all is not empty.
+func (ms *messages) setAnnotations(h uint32, all []*logpb.Annotation) {
+	place := ms.Get(h).place
+	ms.counts[place].sub(ms.weight(h))
+	ms.editExtra(h).annotations = all
+	ms.counts[place].add(ms.weight(h))
+}
+
+// weight is what message h counts in its place.
+func (ms *messages) weight(h uint32) Count {
+	x := ms.Get(h)
+	c := x.count()
+	if x.info != 0 {
+		c.Bytes += uint64(len(fsm.EditOf(ms.extras.Get(x.info).annotations)))
+	}
+	return c
 }

@@ -2,6 +2,8 @@ package queue
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -13,7 +15,8 @@ import (
 //
 // Invariants:
 //
-//	tokens has exactly the deferred messages, each under scheduleInfo.deferral
+//	tokens has exactly the deferred messages, each under scheduleInfo.deferral. One that
+//	was taken from there has it while it is held, and may have lost it to another one
 //	of a message set aside: message.expireAt is when it returns (0: never, deferred
 //	ones only), and scheduleInfo.expireAt when it expires (0: never)
 //
@@ -123,8 +126,10 @@ func (p *aside) check(k *checker) {
 const maxToken = 255
 
 func defersOne(cmd *logpb.Settle) bool {
-	return len(cmd.Ranges) == 2 && cmd.Ranges[1] == 1 && len(cmd.Deferral) > 0 && len(cmd.Deferral) <= maxToken
+	return len(cmd.Ranges) == 2 && cmd.Ranges[1] == 1 && fitsToken(cmd.Deferral)
 }
+
+func fitsToken(token string) bool { return len(token) > 0 && len(token) <= maxToken }
 
 // deferTaken puts the message in scratch.taken, if there is one, aside for c under a token that
 // is free, until due unless that is 0. One that has expired dies now, as with any other end of
@@ -166,6 +171,9 @@ func (m *Machine) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *f
 	if len(tokens) == 0 || len(tokens) > m.bounds.HandOuts {
 		return fsm.Result{Code: fsm.Invalid}
 	}
+	if cmd.GetConsumer() == 0 && m.since(3) {
+		return m.takeDeferred(s, cmd, eff)
+	}
 	c := s.consumer(cmd.GetConsumer())
 	switch {
 	case c == nil || c.isGets() || c.cancelled:
@@ -186,11 +194,95 @@ func (m *Machine) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *f
 		if !m.settings.grouped() && m.groupOf(h) != nil {
 			m.messages.ungroup(h)
 		}
-		id, lock := m.hand(h, c)
+		id, lock := m.hand(h, c, false)
 		m.deliver(c, id, h, lock, eff)
 	}
 	m.consumers.refresh(c)
 	return r
+}
+
+// takeDeferred hands deferred messages to a session that has no consumer for them, as
+// gets do, or settles them at once: all, or none if one is not there. Those that come
+// back are deferred again under their tokens. If they are of a group it is not the
+// session's with them, and is no lock for them: they have their own.
+//
+// Refusals: Invalid for a token that comes twice; Reserved if the queue is paused or
+// forwards, or the session holds what can not be named by number.
+func (m *Machine) takeDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *fsm.Effects) fsm.Result {
+	tokens, c := cmd.GetTokens(), s.consumer(0)
+	if len(tokens) > namedAtOnce || repeats(tokens) {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	taken := make([]uint32, len(tokens))
+	for i, token := range tokens {
+		if taken[i] = m.firstDeferred(token, eff); taken[i] == 0 {
+			return fsm.Result{Code: fsm.NotFound}
+		}
+	}
+	switch {
+	case m.paused() || m.settings.forwards() || c != nil && c.held.Len() > 0 && !c.numbered:
+		return fsm.Result{Code: fsm.Reserved}
+	case c == nil && m.consumers.crowded():
+		return fsm.Result{Code: fsm.Crowded}
+	case c == nil:
+		c = m.consumers.register(s, 0)
+	}
+	m.lease.touch()
+	m.sessions.renewSuspicion(s)
+	m.scratch.delivered = c.next
+	c.numbered, c.lockLength, c.lockGrace = true, duration(cmd.GetLock()), duration(cmd.GetLock())
+	m.scratch.taken = m.scratch.taken[:0]
+	for i, h := range taken {
+		m.aside.take(h)
+		if !m.settings.grouped() && m.groupOf(h) != nil {
+			m.messages.ungroup(h)
+		}
+		id, lock := m.hand(h, c, true)
+		d := m.deliver(c, id, h, lock, eff)
+		d.Ready = m.messages.readyCount()
+		if cmd.GetNoAck() {
+			d.LockedUntil, d.LockRemaining = 0, 0
+			m.consumers.take(c, id, id)
+		} else {
+			m.aside.mark(h, tokens[i])
+		}
+	}
+	m.renewGroups(c, nil)
+	m.ack(m.scratch.taken, eff)
+	m.scratch.taken = m.scratch.taken[:0]
+	return fsm.Result{Count: uint64(len(taken))}
+}
+
+func repeats(tokens []string) bool {
+	tokens = slices.Clone(tokens)
+	slices.Sort(tokens)
+	return len(slices.Compact(tokens)) < len(tokens)
+}
+
+// mark notes that message h, which is held, is deferred again under a token when it
+// comes back; empty: it is not.
+func (p *aside) mark(h uint32, token string) {
+	if p.messages.scheduleInfo(h).deferral != token {
+		r := *p.messages.scheduleInfo(h)
+		r.deferral = strings.Clone(token)
+		p.messages.setScheduleInfo(h, r)
+	}
+}
+
+// again defers message h, which has come back, under the token that it was taken from. It
+// returns false if there is none, or another message has it.
+func (p *aside) again(h uint32) bool {
+	token := p.messages.scheduleInfo(h).deferral
+	if token == "" {
+		return false
+	}
+	p.mark(h, "")
+	if p.find(token) != 0 {
+		return false
+	}
+	p.put(h, Deferred, 0, token)
+	p.counters.Deferred++
+	return true
 }
 
 // firstDeferred returns the message under a token; 0: there is none. Due

@@ -69,7 +69,7 @@ func (k *checker) fail(format string, args ...any) {
 func (k *checker) note(x *message, h uint32, place Place) {
 	k.seen[h] = true
 	k.live = append(k.live, x.index)
-	k.count[place].add(x.count())
+	k.count[place].add(k.m.messages.weight(h))
 	if place != Purged && x.ready() {
 		k.ready[x.priority]++
 	}
@@ -322,6 +322,9 @@ func deathsText(deaths []*logpb.Death) string {
 		texts[i] = fmt.Sprintf("%s:%s:%d@%d", d.Queue, strings.ToLower(d.Reason.String()), d.Count, d.Time)
 		if d.LastTime != 0 {
 			texts[i] += fmt.Sprintf("..%d", d.LastTime)
+		}
+		if d.Failed != 0 {
+			texts[i] += fmt.Sprintf(" failed=%d", d.Failed)
 		}
 		if len(d.RoutingKeys) > 0 {
 			texts[i] += fmt.Sprintf("<%s>%s", d.Exchange, strings.Join(d.RoutingKeys, ","))

@@ -60,14 +60,15 @@ func (m *Machine) assign(eff *fsm.Effects) {
 func (m *Machine) checkOut(h uint32, c *consumer) (id uint64, lock uint32) {
 	invariants.Assert(!m.messages.Get(h).due(m.clock.now()) || m.mayGo(h), "no message is handed out past its expiry")
 	m.messages.remove(h)
-	return m.hand(h, c)
+	return m.hand(h, c, false)
 }
 
-// hand is checkOut for a message that is in no place.
-func (m *Machine) hand(h uint32, c *consumer) (id uint64, lock uint32) {
+// hand is checkOut for a message that is in no place. apart: c does not get its group, and it
+// has a lock of its own.
+func (m *Machine) hand(h uint32, c *consumer, apart bool) (id uint64, lock uint32) {
 	g := m.groupOf(h)
 	if g != nil {
-		m.setGroup(h, m.groups.handOut(g, c, c.next, m.settings.groupLock(c)))
+		m.setGroup(h, m.groups.handOut(g, c, c.next, m.settings.groupLock(c), !apart))
 	}
 	x := m.messages.Mut(h)
 	m.messages.setPlace(h, x, CheckedOut)
@@ -83,12 +84,15 @@ func (m *Machine) hand(h uint32, c *consumer) (id uint64, lock uint32) {
 	if limit.Given {
 		held.deadline = m.clock.heldDeadline(limit.Value)
 	}
-	if g == nil && m.settings.locks(c) { // otherwise its group is locked
+	if (g == nil || apart) && m.settings.locks(c) { // otherwise its group is locked
 		held.lock = m.deadlines.grant(m.settings.lock(c), !c.lockHead || c.held.Len() == 0)
 	}
 	*c.held.Add(key{Seq: id}) = held
 	m.consumers.holds(c, 1)
 	m.deadlines.watch(&held, x.seq, holding{c, id})
+	if c.numbered {
+		m.deadlines.number(x.seq, holding{c, id})
+	}
 	return id, held.lock
 }
 
@@ -103,7 +107,7 @@ func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effec
 	d, x := &eff.Deliveries[len(eff.Deliveries)-1], m.messages.Get(h)
 	d.To, d.ID, d.Ref, d.Acquired, d.Failed, d.ExpireAt = c.id, id, x.ref(), x.acquired, x.failed, x.expireAt
 	d.EnqueuedAt = m.messages.enqueuedAt(h)
-	if c.link.on {
+	if c.link.on || c.numbered {
 		d.Sequence = x.seq
 	}
 	d.LockedUntil = m.clock.heldUntil(m.deadlines.unlocks(lock))
@@ -111,7 +115,7 @@ func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effec
 		if g := m.groupOf(h); g != nil && g.heldBy(c) {
 			d.LockedUntil = max(d.LockedUntil, m.clock.heldUntil(g.hold.until)) // it has only one of them
 		}
-		d.Annotations = fsm.AnnotationMap(m.messages.extra(h).annotations)
+		d.Annotations, d.Edit = fsm.AnnotationMap(m.messages.extra(h).annotations), fsm.EditOf(m.messages.extra(h).annotations)
 		d.Deaths, d.ScheduledFor = m.messages.extra(h).deaths, m.messages.scheduleInfo(h).scheduledFor
 	}
 	if d.LockedUntil != 0 {
@@ -209,14 +213,18 @@ func (m *Machine) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) fsm.R
 		}
 		return fsm.Result{}
 	}
-	if id := s.last.delivery; id != 0 {
-		if c := s.consumer(0); c != nil {
+	if c := s.consumer(0); c != nil && s.last.delivery != 0 {
+		first, n := s.last.delivery, uint64(1)
+		if cmd.Kind == logpb.Command_RECEIVE_DEFERRED {
+			n = s.last.count
+		}
+		for id := first; id < first+n; id++ {
 			if held, ok := c.held.find(id); ok {
 				m.deliver(c, id, held.handle, held.lock, eff).Ready = s.last.count
 			}
 		}
 	}
-	r := fsm.Result{Code: s.last.code, Count: s.last.count, Consumers: s.last.consumers}
+	r := fsm.Result{Code: s.last.code, Count: s.last.count, Consumers: s.last.consumers, Next: s.last.next}
 	if cmd.Kind == logpb.Command_GROUP && r.Code == fsm.OK {
 		m.groups.describe(cmd.Group, &r)
 	}
@@ -369,8 +377,14 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 	}
 	held := grip{deadline: fsm.Time(st.Deadline), limit: fsm.Millis(st.Limit), since: fsm.Time(st.Since), handle: h}
 	var err error
+	if st.Deferral != "" {
+		m.aside.mark(h, st.Deferral)
+	}
 	if m.lease.isWhole() {
 		err = m.deadlines.restore(st, &held, holding{c, st.Delivery})
+		if c != nil && c.numbered {
+			m.deadlines.number(st.Seq, holding{c, st.Delivery})
+		}
 	}
 	into.push(checkout{id: st.Delivery, grip: held})
 	if c != nil {
@@ -386,7 +400,9 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 }
 
 func (m *Machine) checkDeliveries(k *checker) {
+	numbered, on := 0, 0
 	for r := range m.returnings.all() {
+		on += r.held.Len()
 		if r.held.Len() == 0 {
 			k.fail("nothing of %v is on its way", r.of)
 			return
@@ -397,11 +413,14 @@ func (m *Machine) checkDeliveries(k *checker) {
 	for c := range m.consumers.from(0) {
 		m.checkHeld(k, c.id, c.next, &c.held, c.late)
 		m.checkOldest(k, c)
+		numbered += m.checkNumbered(k, c)
 	}
 	for c := range m.detached.list() {
 		m.checkHeld(k, c.id, c.next, &c.held, nil)
 		m.checkOldest(k, c)
+		numbered += m.checkNumbered(k, c)
 	}
+	m.deadlines.checkNumbers(k, numbered, on)
 }
 
 // checkOldest checks that the lock of the oldest delivery of c runs.

@@ -77,7 +77,7 @@ func (cs *consumers) contest() { cs.contested = true }
 
 // holds adds n to the deliveries that c holds. It is called with every change of c.held.
 func (cs *consumers) holds(c *consumer, n int) {
-	if c.isGets() {
+	if c.isGets() && !cs.detached.has(c) {
 		cs.getsHeld += n
 	}
 }
@@ -427,6 +427,10 @@ func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) f
 	if cs.services.tooMany(c, duration(cmd.MinTtl)) {
 		return fsm.Result{Code: fsm.TooMany}
 	}
+	holds := cmd.GroupHold && cmd.GroupId != "" && cs.settings.grouped() && cs.since(3)
+	if holds && cs.groups.isTaken(cmd.GroupId, c) {
+		return fsm.Result{Code: fsm.Reserved}
+	}
 	if cmd.Exclusive || cs.exclusive != nil && cs.exclusive != c {
 		if !cs.replaceable(c) {
 			return fsm.Result{Code: fsm.InUse}
@@ -437,6 +441,9 @@ func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) f
 		c = cs.register(s, cmd.Consumer)
 	}
 	cs.update(c, cmd)
+	if holds {
+		cs.groups.hold(cmd.GroupId, c, cs.settings.groupLock(c))
+	}
 	cs.scratch.news.consumed = c
 	return fsm.Result{}
 }
@@ -500,6 +507,9 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 	c.tag, c.quota, c.priority = cmd.Tag, quota{prefetch: cmd.Prefetch, shared: cmd.Shared}, cmd.Priority
 	c.lockLength, c.lockMax, c.lockAuto = duration(cmd.Lock), duration(cmd.MaxLock), duration(cmd.LockAutoRenew)
 	c.lockHead, c.lockGrace, c.least = cmd.LockHead, duration(cmd.LockDetachGrace), duration(cmd.MinTtl)
+	if c.held.Len() == 0 {
+		c.numbered = cmd.Numbered && cs.since(3)
+	}
 	if c.choice.selector != cmd.Selector {
 		c.choice = choice{selector: cmd.Selector, number: c.choice.number}
 	}
@@ -517,7 +527,7 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 	if c.level == nil {
 		cs.join(c)
 	}
-	cs.groups.update(c, cmd.MaxGroups, cmd.GroupId)
+	cs.groups.update(c, cmd.MaxGroups, cmd.GroupId, cmd.GroupHold && cs.since(3))
 	cs.refresh(c)
 }
 

@@ -38,7 +38,7 @@ func (c *consumer) save(at int) *logpb.ConsumerState {
 		NextDelivery: c.next, Registered: c.registered, LateAcks: c.lateAcks, Revoked: c.revoked, Shared: c.shared, Told: c.noticed,
 		Lock: uint64(c.lockLength), MaxLock: uint64(c.lockMax), LockAutoRenew: uint64(c.lockAuto), LockHead: c.lockHead,
 		LockDetachGrace: uint64(c.lockGrace), MinTtl: uint64(c.least), LostLocks: c.lockLost, LateLocks: c.lateLocks,
-		CreditMode: c.link.on, DeliveryCount: c.link.count, Credit: c.link.left,
+		Numbered: c.numbered, CreditMode: c.link.on, DeliveryCount: c.link.count, Credit: c.link.left,
 		Selector: c.choice.selector, Choices: c.choice.number, Searched: c.choice.searched, Drains: c.choice.drain,
 	}
 	for _, l := range c.late {

@@ -18,7 +18,7 @@ import (
 // message that is there. What was not taken in is not remembered, so that it may be
 // published again: what is refused and, from version 3 on, what is ignored.
 func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Code {
-	if cmd.GetSize() == 0 || cmd.Head > cmd.Size || cmd.Head > headMask {
+	if !isPublish(cmd) || cmd.SendTo != 0 && m.since(3) {
 		return fsm.Invalid
 	}
 	if cmd.Restored != nil {
@@ -184,7 +184,7 @@ func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *f
 		m.messages.editExtra(h).deaths = m.outbox.copyDeaths(cmd.Deaths)
 	}
 	if annotations := annotationsAt(m.shared, cmd); annotations != nil {
-		m.messages.editExtra(h).annotations = annotations
+		m.messages.setAnnotations(h, annotations)
 	}
 	if due == 0 {
 		due = fsm.Time(max(cmd.ScheduledFor, 0))
@@ -212,13 +212,26 @@ func (m *Machine) counted() Count {
 // not fit by itself never makes a queue that drops full: it is taken in and
 // dropped by trim.
 func (m *Machine) full(cmd *logpb.Enqueue, old uint32) bool {
+	return m.settings.limited() && !m.scratch.fits && m.fullFor(m.sizeOf(cmd), old)
+}
+
+// sizeOf is what a message counts that is to be taken in.
+func (s *shared) sizeOf(cmd *logpb.Enqueue) Count {
+	size := Count{1, uint64(cmd.Size - cmd.Head)}
+	if s.since(3) && len(cmd.Annotations) > 0 {
+		size.Bytes += uint64(len(fsm.EditOf(annotationsAt(s, cmd))))
+	}
+	return size
+}
+
+// fullFor is full for messages of this size.
+func (m *Machine) fullFor(size Count, old uint32) bool {
 	if !m.settings.limited() {
 		return false
 	}
-	size := Count{1, uint64(cmd.Size - cmd.Head)}
 	kept, all := m.kept(), m.counted()
 	if old != 0 {
-		less := m.messages.Get(old).count()
+		less := m.messages.weight(old)
 		kept.sub(less)
 		all.sub(less)
 	}
@@ -240,7 +253,7 @@ func (m *Machine) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 	if m.settings.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && m.settings.DeadLetter && !(cmd.Kept && m.since(3)) {
 		m.counters.Deaths[logpb.Death_MAXLEN-1][SentOnce]++
 		m.ends.refused(meta, cmd, m.outbox.nextLetter())
-		deaths := m.outbox.addDeath(m.outbox.copyDeaths(cmd.Deaths), logpb.Death_MAXLEN)
+		deaths := m.outbox.addDeath(m.outbox.copyDeaths(cmd.Deaths), logpb.Death_MAXLEN, 0)
 		eff.DeadLetters = append(eff.DeadLetters, fsm.DeadLetter{
 			Ref:    fsm.Ref{Index: meta.Index, Offset: meta.Offset, Size: cmd.Size},
 			Reason: logpb.Death_MAXLEN, DiedAt: m.clock.now(), Priority: m.settings.priority(cmd.PriorityPlusOne),

@@ -111,6 +111,7 @@ type groupTaker struct {
 	turn  uint64 // the one with the lowest takes the next free group
 	wants bool   // it may be served and has credit
 	going bool   // it takes nothing new: cancelled
+	keeps bool   // it keeps groups that are empty, until it gives them up or their locks end
 
 	holds   sorted[*group]
 	waiting sorted[*group]
@@ -124,6 +125,9 @@ type groupTaker struct {
 // passes reports whether the holder keeps a group only while something of it is
 // not settled: gets, and consumers that are cancelled.
 func (t *groupTaker) passes() bool { return t.going || t.c.isGets() }
+
+// stays reports whether the holder keeps a group of which nothing is out or can be handed out.
+func (t *groupTaker) stays() bool { return t.keeps && !t.passes() }
 
 // first returns the key of the first delivery of g that the consumer has; false: it has
 // none.

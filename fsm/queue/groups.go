@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -210,7 +211,7 @@ func (gs *groups) number() uint64 {
 
 // update records what a Consume says of groups: how many c may hold, 0 for one, and
 // the only one that it takes.
-func (gs *groups) update(c *consumer, limit uint32, only string) {
+func (gs *groups) update(c *consumer, limit uint32, only string, keeps bool) {
 	t := gs.takers.of(c)
 	if t == nil {
 		if !gs.on() && limit == 0 && only == "" {
@@ -219,10 +220,32 @@ func (gs *groups) update(c *consumer, limit uint32, only string) {
 		t = gs.takers.add(c, gs.number())
 	}
 	t.max = max(int(limit), 1)
+	if t.keeps != keeps {
+		t.keeps = keeps
+		for g := range t.holds.Values(key{}) {
+			gs.touch(g)
+		}
+	}
 	if before := t.only; before != only {
 		gs.takers.rename(t, only)
 		gs.relist(before)
 		gs.relist(only)
+	}
+}
+
+// isTaken reports whether somebody else than c holds the group with this id. c may be nil.
+func (gs *groups) isTaken(id string, c *consumer) bool {
+	g := gs.byID[id]
+	return g != nil && g.hold != nil && (c == nil || !g.heldBy(c))
+}
+
+// hold gives c the group with this id, which nobody else holds, even if it is empty. c takes only
+// this one.
+func (gs *groups) hold(id string, c *consumer, lock fsm.Millis) {
+	g := gs.known(gs.find(strings.Clone(id)))
+	if g.hold == nil {
+		gs.wake(g)
+		gs.acquire(g, gs.takers.of(c), lock)
 	}
 }
 
@@ -300,16 +323,16 @@ func (gs *groups) nextFor(c *consumer) (g *group) {
 
 // handOut records that c is handed a message of g as delivery id. c gets the group
 // unless another consumer has it, which is so only for messages that were deferred.
-// lock is how long the group is locked; 0: until it is given up. It returns the group
-// that has this id now. Requires: the message is in no place.
-func (gs *groups) handOut(g *group, c *consumer, id uint64, lock fsm.Millis) *group {
+// lock is how long the group is locked; 0: until it is given up. take false: c does not
+// get it. It returns the group that has this id now. Requires: the message is in no place.
+func (gs *groups) handOut(g *group, c *consumer, id uint64, lock fsm.Millis, take bool) *group {
 	g = gs.known(g)
 	gs.addOut(g, 1)
 	t := gs.takers.of(c)
 	if t == nil {
 		t = gs.takers.add(c, gs.number()) // the first get of a session
 	}
-	if g.hold == nil && !g.ended {
+	if take && g.hold == nil && !g.ended {
 		gs.acquire(g, t, lock)
 	}
 	t.ids.Put(g.key(id), struct{}{})
@@ -530,6 +553,9 @@ func (gs *groups) settleHold(g *group) {
 	}
 	h, linger, stands := g.hold, duration(gs.settings.GroupLinger), gs.stands(g)
 	switch {
+	case h.of.stays() && h.linger != 0:
+		gs.setEnd(g, h.until, 0)
+	case h.of.stays():
 	case h.of.passes() && g.out == 0, stands && linger == 0 && h.linger == 0:
 		gs.release(g)
 	case stands && h.linger == 0:

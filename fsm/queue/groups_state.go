@@ -90,7 +90,7 @@ func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 		h.EndedGroups = append(h.EndedGroups, g.id)
 	}
 	for t := range gs.takers.all.Values(key{}) {
-		h.GroupTakers = append(h.GroupTakers, &logpb.GroupTakerState{Consumer: uint32(position(t.c)), Max: uint32(t.max), Id: t.only, Turn: t.turn, Review: t.review})
+		h.GroupTakers = append(h.GroupTakers, &logpb.GroupTakerState{Consumer: uint32(position(t.c)), Max: uint32(t.max), Id: t.only, Turn: t.turn, Review: t.review, Hold: t.keeps})
 	}
 }
 
@@ -111,7 +111,7 @@ func (gs *groups) restore(h *logpb.QueueSnapshot, n int, byAge func(int) *consum
 			return fmt.Errorf("%w: nobody takes groups", ErrSnapshot)
 		}
 		c := byAge(int(st.Consumer))
-		t := &groupTaker{c: c, max: int(st.Max), only: st.Id, turn: st.Turn, going: c.cancelled, review: st.Review}
+		t := &groupTaker{c: c, max: int(st.Max), only: st.Id, turn: st.Turn, going: c.cancelled, review: st.Review, keeps: st.Hold}
 		gs.takers.all.Put(key{Seq: c.registered}, t)
 		if t.only != "" {
 			gs.takers.named++

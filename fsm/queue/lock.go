@@ -27,6 +27,7 @@ type lockTerms struct {
 	lockAuto   fsm.Millis // 0: not renewed without being asked
 	lockGrace  fsm.Millis // 0: locks end with the session
 	lockHead   bool       // only the lock of the oldest delivery runs
+	numbered   bool       // deliveries can be named by number
 
 	lockLost  []uint64 // deliveries whose lock has ended, not settled
 	lateLocks uint64   // settlements of such deliveries
@@ -89,6 +90,8 @@ type holding struct {
 //
 //	due = {end(g, seq of the message) of g : g is held or on its way back, and ends by itself}
 //	every lock belongs to one delivery that is held or on its way back
+//	numbers = {seq of the message → (c, delivery) : c.numbered and c holds it}, besides
+//	deliveries on their way back
 //
 // A snapshot has both with the message. Handles and due are built anew. A queue that
 // is draining or gone has none of it.
@@ -101,6 +104,9 @@ type deadlines struct {
 	// While a delivery is on its way back, its entry may name a consumer that has
 	// ended, or none after a restore: nothing ends then, see Machine.tick.
 	due sorted[holding]
+	// numbers has the deliveries of consumers that have them named by number, by that of the
+	// message. While one is on its way back its entry stays, and nobody holds it.
+	numbers sorted[holding]
 }
 
 // clear removes all of them. Deliveries may still name locks, see frozenLocks.
@@ -214,6 +220,9 @@ func (ds *deadlines) release(g *grip, seq uint64) {
 	if g.lock != 0 {
 		ds.locks.Release(g.lock)
 	}
+	if ds.numbers.Len() > 0 {
+		ds.numbers.Remove(key{Seq: seq})
+	}
 	g.deadline, g.lock = 0, 0
 }
 
@@ -265,7 +274,7 @@ func (s *settings) lock(c *consumer) lock {
 // grace is how long what c holds stays locked after its session; 0: it goes back.
 // Without locks there is nothing to keep.
 func (s *settings) grace(c *consumer) fsm.Millis {
-	if c.isGets() || c.held.Len() == 0 || s.lock(c).length == 0 {
+	if c.held.Len() == 0 || s.lock(c).length == 0 {
 		return 0
 	}
 	return c.lockGrace
@@ -319,6 +328,7 @@ func restoreTerms(st *logpb.ConsumerState) lockTerms {
 	return lockTerms{
 		lockLength: duration(st.Lock), lockMax: duration(st.MaxLock), lockAuto: duration(st.LockAutoRenew),
 		lockHead: st.LockHead, lockGrace: duration(st.LockDetachGrace), lockLost: st.LostLocks, lateLocks: st.LateLocks,
+		numbered: st.Numbered,
 	}
 }
 
@@ -431,6 +441,7 @@ func (d *detached) save(h *logpb.QueueSnapshot) {
 	for c := range d.list() {
 		h.Detached = append(h.Detached, &logpb.DetachedState{
 			Session: c.id.Session.Proto(), Consumer: c.id.Number, Registered: c.registered, Until: int64(c.detachedUntil), Tag: c.tag,
+			Numbered: c.numbered,
 		})
 	}
 }
@@ -441,7 +452,7 @@ func (d *detached) restore(h *logpb.QueueSnapshot) ([]*consumer, error) {
 	for _, st := range h.Detached {
 		c := &consumer{
 			id:         fsm.ConsumerID{Session: fsm.SessionFrom(st.Session), Number: st.Consumer},
-			registered: st.Registered, tag: st.Tag, next: ^uint64(0), cancelled: true,
+			registered: st.Registered, tag: st.Tag, next: ^uint64(0), cancelled: true, lockTerms: lockTerms{numbered: st.Numbered},
 		}
 		at := key{At: fsm.Time(st.Until), Seq: st.Registered}
 		if st.Until <= 0 || d.byID[c.id] != nil || d.byAge.Get(key{Seq: c.registered}) != nil {

@@ -100,7 +100,7 @@ func TestDetachInOneStep(t *testing.T) {
 		t.Errorf("%d held, %d consumers", st.Unacknowledged.Messages, st.Consumers)
 	}
 	mustCheck(t, d.m)
-	if seen, more := peekAt(d.m, NewPeek(CheckedOut, n-2, 9, d.meta.Now)); len(seen) != 2 || more || seen[1].Holder.Session != taker || seen[1].LockedUntil == 0 {
+	if seen, more := peekAt(d.m, NewPeek([]Place{CheckedOut}, n-2, 9, d.meta.Now)); len(seen) != 2 || more || seen[1].Holder.Session != taker || seen[1].LockedUntil == 0 {
 		t.Errorf("a look at what is held shows %v", seen)
 	}
 	d.meta.Now += 500

@@ -138,11 +138,20 @@ func Commands(index, term uint64, e *logpb.Entry) iter.Seq2[fsm.Meta, *logpb.Com
 			if !yield(meta, c) {
 				return
 			}
-			if c.Kind == logpb.Command_ENQUEUE {
-				meta.Offset += c.Enqueue.GetSize()
-			}
+			meta.Offset += payloadOf(c)
 		}
 	}
+}
+
+// payloadOf is how much of its entry's payload belongs to a command.
+func payloadOf(c *logpb.Command) uint32 {
+	switch c.Kind {
+	case logpb.Command_ENQUEUE:
+		return c.Enqueue.GetSize()
+	case logpb.Command_UNIT:
+		return c.Unit.GetSize()
+	}
+	return 0
 }
 
 // Apply implements fsm.Machine. eff accumulates over the commands of one entry:
@@ -402,6 +411,8 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 		return m.redrive.change(cmd.Redrive, m, eff)
 	case logpb.Command_REDRIVE_STEP:
 		return m.redrive.step(cmd.RedriveStep, m, eff)
+	case logpb.Command_UNIT:
+		return m.unit(meta, cmd.Unit, eff)
 	case logpb.Command_PAUSE:
 		r := m.changePause(cmd.Pause)
 		if r.Code == fsm.OK {
@@ -623,6 +634,7 @@ type scratch struct {
 	steps     int    // steps taken so far, for tests
 	fresh     uint32 // a message with TTL 0 that is being offered; 0: none
 	ended     bool   // the queue has ended: nothing becomes ready
+	fits      bool   // a unit is performed, for which there is space
 	delivered uint64 // number of the delivery of a get; 0: none
 	taken     []checkout
 	overdue   []checkout
@@ -654,7 +666,7 @@ func (s *scratch) heldBy(no uint32) {
 // begin starts a command of an active queue.
 func (s *scratch) begin(kind logpb.Command_Kind, b *Bounds) {
 	s.budget, s.handOuts, s.steps, s.taken = b.due(kind), b.HandOuts, 0, s.taken[:0]
-	s.skips = b.Skips
+	s.skips, s.fits = b.Skips, false
 	s.by, s.news.consumed = lastHolder{}, nil
 }
 

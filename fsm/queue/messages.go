@@ -96,12 +96,13 @@ func (ms *messages) add(at fsm.Ref, head uint16, priority uint8, tally string, e
 // lists. Other parts use it only for the places without a list, CheckedOut and
 // 0. O(1). Timers are not updated: that is up to the caller, too.
 func (ms *messages) setPlace(h uint32, x *message, p Place) {
+	c := x.count()
 	if x.info != 0 {
 		if n := ms.extras.Get(x.info).tally; n != 0 {
 			ms.tallies.moved(n, h, x, p)
 		}
+		c = ms.weight(h)
 	}
-	c := x.count()
 	ms.counts[x.place].sub(c)
 	ms.counts[p].add(c)
 	if x.ready() {
@@ -236,7 +237,7 @@ func (ms *messages) readyCount() uint64 {
 // Ensures: the record is zero, so that a stale handle finds a message in no place,
 // until alloc hands it out again. Timers must not know the message any more.
 func (ms *messages) free(h uint32, eff *fsm.Effects) {
-	ms.counts[0].sub(ms.Get(h).count())
+	ms.counts[0].sub(ms.weight(h))
 	if n := ms.extra(h).tally; n != 0 {
 		ms.tallies.left(n)
 	}
@@ -428,7 +429,7 @@ func (ms *messages) sweep(n int, eff *fsm.Effects) {
 		if l.head = x.next; l.head == 0 {
 			l.tail = 0
 		}
-		ms.counts[Purged].sub(x.count())
+		ms.counts[Purged].sub(ms.weight(h))
 		n--
 		switch g := x.purgedOf(ms.extra(h)); {
 		case ms.unnamed > 0:
@@ -754,8 +755,8 @@ func (x *message) hasExpiration() bool { return x.head&expirationBit != 0 }
 
 func (x *message) labelled() bool { return x.head&labelBit != 0 }
 
-// count is what the message adds to the counts of its place. It never changes.
-// So a place may subtract it without knowing when it was added.
+// count is what the message adds to the counts of its place, without what its edit does,
+// see messages.weight. It never changes.
 func (x *message) count() Count { return Count{1, x.bytes()} }
 
 // waitsForTime reports whether expireAt is not the expiry but the due time.

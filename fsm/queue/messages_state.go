@@ -162,7 +162,7 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 		ms.editExtra(h).deaths = st.Deaths
 	}
 	if len(st.Annotations) > 0 {
-		ms.editExtra(h).annotations = st.Annotations
+		ms.setAnnotations(h, st.Annotations)
 	}
 	if st.Hops > 0 {
 		ms.setHops(h, st.Hops)
@@ -308,7 +308,7 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 		k.fail("message %d is not sent anywhere", x.seq)
 	case place != Scheduled && ms.scheduleInfo(h).id != "":
 		k.fail("message %d is not scheduled", x.seq)
-	case !place.aside() && ms.scheduleInfo(h).expireAt != 0 || place != Deferred && ms.scheduleInfo(h).deferral != "":
+	case !place.aside() && ms.scheduleInfo(h).expireAt != 0 || place != Deferred && place != CheckedOut && ms.scheduleInfo(h).deferral != "":
 		k.fail("message %d is not set aside", x.seq)
 	case place != Outbox && place != Waiting && (e.letter != 0 || e.transfers != nil || e.diedAt != 0 || e.reason != 0 || e.remark != nil):
 		k.fail("message %d is no letter", x.seq)

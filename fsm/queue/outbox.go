@@ -256,7 +256,7 @@ func (o *outbox) checkForwarded(k *checker) {
 				continue
 			}
 			k.that(e.reason == logpb.Death_NONE && e.hops >= 1 && e.hops <= maxHops, "letter %d is forwarded for the %dth time", e.letter, e.hops)
-			found.of([]Place{Outbox, Waiting}[no]).add(o.messages.Get(h).count())
+			found.of([]Place{Outbox, Waiting}[no]).add(o.messages.weight(h))
 		}
 	}
 	k.that(found == o.forwarded, "%v are forwarded, counted %v", found, o.forwarded)
@@ -334,7 +334,7 @@ func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	o.counters.DeadLettered++
 	e := o.messages.editExtra(h)
 	e.reason, e.diedAt = reason, o.clock.now()
-	e.deaths = o.addDeath(e.deaths, reason)
+	e.deaths = o.addDeath(e.deaths, reason, o.messages.Get(h).failed)
 	if what == SentOnce {
 		eff.DeadLetters = append(eff.DeadLetters, o.deadLetter(h))
 		o.messages.free(h, eff)
@@ -363,9 +363,17 @@ func (o *outbox) post(h uint32, eff *fsm.Effects) {
 //
 // The result and its first record are new. The other records are shared with
 // history, which is not changed. Time and First of a pair that dies again are those
-// of its first death, as x-death has them.
-func (o *outbox) addDeath(history []*logpb.Death, reason logpb.Death_Reason) []*logpb.Death {
+// of its first death, as x-death has them. failed is how many deliveries have failed: the
+// one that was rejected is among them, and does not count.
+func (o *outbox) addDeath(history []*logpb.Death, reason logpb.Death_Reason, failed uint32) []*logpb.Death {
 	now := &logpb.Death{Reason: reason, Queue: o.name, Count: 1, Time: int64(o.clock.now()), First: len(history) == 0}
+	switch {
+	case !o.since(3):
+	case reason == logpb.Death_REJECTED:
+		now.Failed = max(failed, 1) - 1
+	default:
+		now.Failed = failed
+	}
 	i := slices.IndexFunc(history, func(d *logpb.Death) bool { return d.Reason == reason && d.Queue == o.name })
 	if i < 0 {
 		return slices.Concat([]*logpb.Death{now}, history)
@@ -389,7 +397,7 @@ func (o *outbox) copyDeaths(from []*logpb.Death) []*logpb.Death {
 			First: d.GetFirst(), LastExchange: d.GetLastExchange(),
 		}
 		if o.since(3) {
-			deaths[i].LastTime = d.GetLastTime()
+			deaths[i].LastTime, deaths[i].Failed = d.GetLastTime(), d.GetFailed()
 		}
 	}
 	return deaths
@@ -537,7 +545,7 @@ func (o *outbox) noteUnroutable(h uint32, route *logpb.DeadRoute) {
 	o.ends.message(h, logpb.EndState_UNROUTABLE, AtLeastOnce, o.next, false)
 	if route.GetUnroutable() {
 		e := o.messages.editExtra(h)
-		e.reason, e.diedAt, e.deaths = logpb.Death_UNROUTABLE, o.clock.now(), o.addDeath(e.deaths, logpb.Death_UNROUTABLE)
+		e.reason, e.diedAt, e.deaths = logpb.Death_UNROUTABLE, o.clock.now(), o.addDeath(e.deaths, logpb.Death_UNROUTABLE, o.messages.Get(h).failed)
 	}
 }
 
@@ -749,10 +757,10 @@ func (o *outbox) recount(h uint32, from, to Place) {
 		return
 	}
 	if from != 0 {
-		o.forwarded.of(from).sub(o.messages.Get(h).count())
+		o.forwarded.of(from).sub(o.messages.weight(h))
 	}
 	if to != 0 {
-		o.forwarded.of(to).add(o.messages.Get(h).count())
+		o.forwarded.of(to).add(o.messages.weight(h))
 	}
 }
 

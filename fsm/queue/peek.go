@@ -27,14 +27,15 @@ const (
 // before it uses them. What it has found belongs to it, except for Deaths,
 // which are shared and never changed.
 type Peek struct {
-	in    Place
+	held  bool // those checked out are looked at, too
+	group string
 	after uint64
 	limit int
 	now   fsm.Time
 	left  int // messages and consumers to walk over
 
-	// lists, at, seq and purged are for places with lists; holder and delivery
-	// are for CheckedOut.
+	// lists, at, seq and purged are for places with lists, which come first; holder and
+	// delivery are for CheckedOut.
 	lists []int // still to walk over
 	here  int   // found in the first of them
 	// The message of that list to continue with (0: the first), and its number.
@@ -47,22 +48,29 @@ type Peek struct {
 	found            []Message
 }
 
-// NewPeek returns a Peek for up to limit messages of a place with a number
+// NewPeek returns a Peek for up to limit messages of some places with a number
 // above after, none of which has expired at now. Requires: limit ≥ 0. Letters
 // cannot be peeked at: other places find nothing.
-func NewPeek(in Place, after uint64, limit int, now fsm.Time) *Peek {
-	p := &Peek{in: in, after: after, limit: limit, now: now, left: peekWalk}
-	switch in {
-	case Ready:
-		for no := range returnedList {
-			p.lists = append(p.lists, no)
+func NewPeek(in []Place, after uint64, limit int, now fsm.Time) *Peek {
+	p := &Peek{after: after, limit: limit, now: now, left: peekWalk}
+	for _, place := range in {
+		switch place {
+		case Ready:
+			for no := range returnedList {
+				p.lists = append(p.lists, no)
+			}
+			p.lists = append(p.lists, returnedList, groupedList)
+		case Scheduled, Delayed, Deferred, Parked:
+			p.lists = append(p.lists, listsBehind+int(place))
+		case CheckedOut:
+			p.held = true
 		}
-		p.lists = append(p.lists, returnedList, groupedList)
-	case Scheduled, Delayed, Deferred, Parked:
-		p.lists = []int{listsBehind + int(in)}
 	}
 	return p
 }
+
+// OfGroup leaves out messages that are not of a group. It is called before the first Step.
+func (p *Peek) OfGroup(id string) { p.group = id }
 
 // Step continues, and reports whether it is finished. Requires: nobody else
 // uses m meanwhile. It walks over at most peekStep messages or consumers, and
@@ -70,10 +78,9 @@ func NewPeek(in Place, after uint64, limit int, now fsm.Time) *Peek {
 func (p *Peek) Step(m *Machine) (done bool) {
 	n := min(peekStep, p.left)
 	p.left -= n
-	if p.in == CheckedOut {
-		n = p.held(m, n)
-	} else {
-		n = p.walk(m, n)
+	n = p.walk(m, n)
+	if n > 0 && p.held {
+		n = p.walkHeld(m, n)
 	}
 	p.cut()
 	return n > 0 || p.left == 0
@@ -114,6 +121,7 @@ func (p *Peek) walk(m *Machine, n int) (left int) {
 			n--
 			if x := m.messages.describe(h); p.shows(&x) {
 				p.here++
+				x.EnqueuedAt = m.messages.enqueuedAt(h)
 				p.found = append(p.found, x)
 			}
 		}
@@ -133,8 +141,8 @@ func (p *Peek) resume(m *Machine, no int) uint32 {
 	return m.messages.head(no)
 }
 
-// held continues with what consumers hold, in the same way as walk.
-func (p *Peek) held(m *Machine, n int) (left int) {
+// walkHeld continues with what consumers hold, in the same way as walk.
+func (p *Peek) walkHeld(m *Machine, n int) (left int) {
 	holders := m.consumers.from(p.holder)
 	if p.detached {
 		holders = m.detached.from(p.holder)
@@ -151,6 +159,7 @@ func (p *Peek) held(m *Machine, n int) (left int) {
 			p.delivery = held.id
 			x := m.describeHeld(c.id, &held)
 			if p.shows(&x) {
+				x.EnqueuedAt = m.messages.enqueuedAt(held.handle)
 				p.found = append(p.found, x)
 			}
 		}
@@ -161,13 +170,13 @@ func (p *Peek) held(m *Machine, n int) (left int) {
 	}
 	if !p.detached {
 		p.detached, p.holder, p.delivery = true, 0, 0
-		return p.held(m, n)
+		return p.walkHeld(m, n)
 	}
 	return max(n, 1)
 }
 
 func (p *Peek) shows(x *Message) bool {
-	return x.Seq > p.after && (x.ExpireAt == 0 || x.ExpireAt > p.now)
+	return x.Seq > p.after && (x.ExpireAt == 0 || x.ExpireAt > p.now) && (p.group == "" || x.Group == p.group)
 }
 
 // Follow finds one message again after each command, whatever becomes of it. It

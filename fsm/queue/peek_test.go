@@ -35,7 +35,7 @@ func TestPeek(t *testing.T) {
 		do(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e})
 	}
 	show := func(in Place, after uint64, limit int, now fsm.Time) string {
-		list, more := peekAt(m, NewPeek(in, after, limit, now))
+		list, more := peekAt(m, NewPeek([]Place{in}, after, limit, now))
 		text := ""
 		for _, x := range list {
 			text += fmt.Sprint(x.Seq, " ")
@@ -133,9 +133,9 @@ func TestPeekInSteps(t *testing.T) {
 		{"settled meanwhile", CheckedOut, held, 4, func(d *driver) { d.ack(t, 1, peekStep) }, []uint64{1, 2, 3}},
 	} {
 		d := c.fill()
-		p := NewPeek(c.in, 0, 3, d.meta.Now)
+		p := NewPeek([]Place{c.in}, 0, 3, d.meta.Now)
 		if c.name == "purged meanwhile" { // what was seen of the newest
-			p = NewPeek(c.in, n-3, 3, d.meta.Now)
+			p = NewPeek([]Place{c.in}, n-3, 3, d.meta.Now)
 		}
 		steps := 0
 		for done := false; !done; steps++ {

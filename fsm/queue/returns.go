@@ -377,6 +377,7 @@ func (m *Machine) endSession(s *session, n int) (done int) {
 			m.giveUpAll(c)
 		}
 		if grace := m.settings.grace(c); grace > 0 {
+			m.consumers.holds(c, -c.held.Len())
 			m.detached.add(c, m.clock.heldDeadline(grace))
 		} else {
 			m.detach(c, true)

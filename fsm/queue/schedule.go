@@ -125,6 +125,9 @@ func (m *Machine) reschedule(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
 	if cmd == nil || cmd.Action < logpb.Schedule_CANCEL || cmd.Action > logpb.Schedule_FIRE {
 		return fsm.Result{Code: fsm.Invalid}
 	}
+	if len(cmd.Messages) > 0 {
+		return m.unscheduleAll(cmd, eff)
+	}
 	if cmd.Action == logpb.Schedule_FIRE && cmd.Id == "" && cmd.Message == 0 {
 		return m.fireNext(cmd.Count, eff)
 	}
@@ -142,6 +145,33 @@ func (m *Machine) reschedule(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
 	}
 	m.catchUp(eff)
 	return fsm.Result{Count: 1}
+}
+
+// unscheduleAll cancels messages by number, or none of them if one is not scheduled.
+func (m *Machine) unscheduleAll(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
+	numbers := cmd.GetMessages()
+	if !m.since(3) || cmd.Action != logpb.Schedule_CANCEL || cmd.Id != "" || cmd.Message != 0 || len(numbers) > namedAtOnce || !ascends(numbers) {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	for _, n := range numbers {
+		if m.pending("", n) == 0 {
+			return fsm.Result{Code: fsm.NotFound}
+		}
+	}
+	for _, n := range numbers {
+		m.endScheduled(m.pending("", n), logpb.EndState_CANCELLED, &m.counters.Cancelled, eff)
+	}
+	return fsm.Result{Count: uint64(len(numbers))}
+}
+
+// ascends reports whether each number is above the one before.
+func ascends(numbers []uint64) bool {
+	for i := 1; i < len(numbers); i++ {
+		if numbers[i] <= numbers[i-1] {
+			return false
+		}
+	}
+	return true
 }
 
 // move changes the due time of scheduled message h; the past means now. It is

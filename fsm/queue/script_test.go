@@ -90,6 +90,33 @@ func (a arguments) annotations() (all []*logpb.Annotation) {
 	return all
 }
 
+// pairs are messages that are held, by number and by how often they were handed out
+// before: 5:0.7:2.
+func (a arguments) pairs() (all []uint64) { return a.numbers("numbers") }
+
+// unit is publishes of some sizes, and to other queues, as queue:size, and one settlement.
+func (a arguments) unit() *logpb.Unit {
+	u := &logpb.Unit{}
+	add := func(size, to uint64) {
+		u.Size += uint32(size)
+		e := &logpb.Enqueue{Size: uint32(size), SendTo: to, TtlPlusOne: a.stored("ttl"), DelayPlusOne: a.stored("delay"), MessageId: a.text("mid"), GroupId: a.text("group")}
+		u.Commands = append(u.Commands, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e})
+	}
+	for _, size := range a.numbers("send") {
+		add(size, 0)
+	}
+	for on := a.numbers("on"); len(on) > 0; on = on[2:] {
+		add(on[1], on[0])
+	}
+	if n := a.pairs(); n != nil {
+		u.Commands = append(u.Commands, &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{
+			Outcome: logpb.Settle_Outcome(logpb.Settle_Outcome_value[strings.ToUpper(a.text("outcome"))]), Numbers: n, Deferral: a.text("token"),
+		}})
+	}
+	u.Size += uint32(a.number("more", 0))
+	return u
+}
+
 // stored is the log form of an optional number.
 func (a arguments) stored(key string) uint64 {
 	if !a.has(key) {
@@ -250,7 +277,8 @@ func (s *script) command(a arguments) *logpb.Command {
 			NoAck: a.has("no-ack"), Exclusive: a.has("exclusive"), TimeoutPlusOne: a.stored("timeout"),
 			Lock: a.number("lock", 0), MaxLock: a.number("max-lock", 0), LockAutoRenew: a.number("auto-renew", 0),
 			LockHead: a.has("head"), LockDetachGrace: a.number("grace", 0), MinTtl: a.number("min-ttl", 0), Shared: a.has("shared"), Credit: a.has("credit"),
-			MaxGroups: uint32(a.number("max-groups", 0)), GroupId: a.text("group"),
+			MaxGroups: uint32(a.number("max-groups", 0)), GroupId: a.text("group"), Numbered: a.has("numbered"),
+			GroupHold: a.has("hold"),
 		}
 		if p, err := strconv.Atoi(a.text("priority")); err == nil {
 			cmd.Consume.Priority = int32(p)
@@ -268,13 +296,16 @@ func (s *script) command(a arguments) *logpb.Command {
 			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"), Strict: a.has("strict"), Holder: a.holder(),
 			Reason: a.text("reason"), Description: a.text("description"),
 		}
-		cmd.Settle.Annotations = a.annotations()
+		cmd.Settle.Annotations, cmd.Settle.Numbers = a.annotations(), a.pairs()
 		cmd.Settle.Outcome = map[string]logpb.Settle_Outcome{
 			"ack": fsm.Ack, "requeue": fsm.Requeue, "reject": fsm.RequeueFailed, "discard": fsm.Discard, "defer": fsm.Defer,
 		}[a.d.Cmd]
 	case "receive":
 		cmd.Kind = logpb.Command_RECEIVE_DEFERRED
-		cmd.ReceiveDeferred = &logpb.ReceiveDeferred{Consumer: a.number("consumer", 1), Tokens: strings.FieldsFunc(a.text("tokens"), func(r rune) bool { return r == '.' })}
+		cmd.ReceiveDeferred = &logpb.ReceiveDeferred{
+			Consumer: a.number("consumer", 1), Tokens: strings.FieldsFunc(a.text("tokens"), func(r rune) bool { return r == '.' }),
+			NoAck: a.has("no-ack"), Lock: a.number("lock", 0),
+		}
 	case "kick":
 		cmd.Kind = logpb.Command_KICK
 		cmd.Kick = &logpb.Kick{Count: a.number("count", 0)}
@@ -314,7 +345,7 @@ func (s *script) command(a arguments) *logpb.Command {
 		}
 	case "renew":
 		cmd.Kind = logpb.Command_RENEW
-		cmd.Renew = &logpb.Renew{Consumer: a.number("consumer", 1), Ranges: s.ranges(a), Holder: a.holder(), Duration: a.number("for", 0)}
+		cmd.Renew = &logpb.Renew{Consumer: a.number("consumer", 1), Ranges: s.ranges(a), Holder: a.holder(), Duration: a.number("for", 0), Numbers: a.pairs()}
 	case "configure":
 		cmd.Kind = logpb.Command_CONFIGURE
 		cmd.Configure = &logpb.Configure{Config: a.config()}
@@ -338,8 +369,11 @@ func (s *script) command(a arguments) *logpb.Command {
 		cmd.Schedule = &logpb.Schedule{
 			Action: map[string]logpb.Schedule_Action{"move": logpb.Schedule_MOVE, "fire": logpb.Schedule_FIRE}[a.d.Cmd],
 			Id:     a.text("id"), Message: a.number("message", 0), Count: a.number("count", 0),
-			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"),
+			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"), Messages: a.numbers("messages"),
 		}
+	case "unit": // send=10.20 on=9:5 outcome=ack numbers=1:0.2:1
+		cmd.Kind = logpb.Command_UNIT
+		cmd.Unit = a.unit()
 	case "delete":
 		cmd.Kind = logpb.Command_DELETE
 		cmd.Delete = &logpb.Delete{IfUnused: a.has("if-unused"), IfEmpty: a.has("if-empty")}
@@ -379,7 +413,7 @@ func (a arguments) config() *logpb.QueueConfig {
 		Lock: a.number("lock", 0), MaxLock: a.number("max-lock", 0), CountLockExpiry: a.has("count-locks"),
 		SingleActive: a.has("single"), RetryMin: a.number("retry-min", 0), RetryMax: a.number("retry-max", 0),
 		DelayedStore: a.has("store"), Classic: a.has("classic"), Paused: a.has("paused"), DeadLetterOnDelete: a.has("will"),
-		Unique: a.has("unique"), MaxPrefetch: uint32(a.number("max-prefetch", 0)),
+		Unique: a.has("unique"), MaxPrefetch: uint32(a.number("max-prefetch", 0)), ReturnInOrder: a.has("return-in-order"),
 		MaxPriorityPlusOne:         uint32(a.stored("max-priority")),
 		DisconnectedTimeoutPlusOne: a.stored("disconnected"), Revision: a.number("revision", 0),
 	}
@@ -452,9 +486,9 @@ func (s *script) ranges(a arguments) []uint64 {
 	return append(out, a.numbers("raw")...)
 }
 
-// numbers reads key=1.3.5.
+// numbers reads key=1.3.5 or key=1:3.5:7.
 func (a arguments) numbers(key string) (out []uint64) {
-	for _, r := range strings.FieldsFunc(a.text(key), func(r rune) bool { return r == '.' }) {
+	for _, r := range strings.FieldsFunc(a.text(key), func(r rune) bool { return r == '.' || r == ':' }) {
 		n, err := strconv.ParseUint(r, 10, 64)
 		if err != nil {
 			a.d.Fatalf(a.t, "%s: %v", key, err)

@@ -339,7 +339,8 @@ func (s *session) wasRefused(seq uint64) bool {
 // it was not a get, or there was no message.
 type answer struct {
 	seq, count, consumers uint64
-	delivery              uint64 // of a get
+	delivery              uint64 // of a get, or the first of those taken without consumer
+	next                  uint64 // of a unit
 	code                  fsm.Code
 }
 
@@ -367,7 +368,7 @@ func (s *session) consumer(number uint64) *consumer {
 }
 
 // pipelined are synchronous commands of which many may be under way at a time.
-var pipelined = []logpb.Command_Kind{logpb.Command_SCHEDULE, logpb.Command_RECEIVE_DEFERRED, logpb.Command_GROUP}
+var pipelined = []logpb.Command_Kind{logpb.Command_SCHEDULE, logpb.Command_RECEIVE_DEFERRED, logpb.Command_GROUP, logpb.Command_UNIT}
 
 // record remembers the answer to a synchronous command of a stream, and that
 // another one was refused.
@@ -379,9 +380,12 @@ func (s *session) record(cmd *logpb.Command, r *fsm.Result, delivery uint64, run
 	case logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
 		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE,
 		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_UNPARK, logpb.Command_GROUP, logpb.Command_PAUSE, logpb.Command_TAKE,
-		logpb.Command_REDRIVE:
+		logpb.Command_REDRIVE, logpb.Command_UNIT:
 		if cmd.Seq != 0 {
-			s.last = answer{cmd.Seq, r.Count, r.Consumers, delivery, r.Code}
+			s.last = answer{cmd.Seq, r.Count, r.Consumers, delivery, 0, r.Code}
+		}
+		if cmd.Seq != 0 && cmd.Kind == logpb.Command_UNIT {
+			s.last.next = r.Next
 		}
 		if cmd.Seq != 0 && r.Code != fsm.OK && slices.Contains(pipelined, cmd.Kind) {
 			s.refuse(cmd.Seq, runs) // many of them may be under way at a time

@@ -42,7 +42,7 @@ func (ss *sessions) capture(keep bool) []session {
 func (s *session) save() *logpb.SessionState {
 	return &logpb.SessionState{
 		Session: s.id.Proto(), NextSeq: s.next, LastOpSeq: s.last.seq, LastOpCount: s.last.count,
-		LastOpCode: uint32(s.last.code), LastOpDelivery: s.last.delivery, LastOpConsumers: s.last.consumers,
+		LastOpCode: uint32(s.last.code), LastOpDelivery: s.last.delivery, LastOpConsumers: s.last.consumers, LastOpNext: s.last.next,
 		Refused: encodeRuns(s.refused), NextGet: s.nextGet,
 	}
 }
@@ -77,7 +77,7 @@ func (ss *sessions) restoreHead(h *logpb.QueueSnapshot) {
 func (ss *sessions) restore(st *logpb.SessionState) (*session, error) {
 	s := &session{id: fsm.SessionFrom(st.Session), next: st.NextSeq, nextGet: st.NextGet, last: answer{
 		seq: st.LastOpSeq, count: st.LastOpCount, consumers: st.LastOpConsumers,
-		delivery: st.LastOpDelivery, code: fsm.Code(st.LastOpCode),
+		delivery: st.LastOpDelivery, next: st.LastOpNext, code: fsm.Code(st.LastOpCode),
 	}}
 	for r := st.Refused; len(r) > 1; r = r[2:] {
 		s.refused = append(s.refused, run{r[0], r[1]})

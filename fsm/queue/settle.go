@@ -19,13 +19,17 @@ import (
 // Ensures: no id of the ranges is in c.held or c.late. At most bounds.Tick of the
 // messages have ended; the rest is in one returning, which no longer counts in the
 // credit of c. A strict settlement that has ended none is answered NotFound;
-// otherwise count is how many it has.
+// otherwise count is how many it has. One that names messages by number is
+// settleNumbered's.
 func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) (code fsm.Code, count uint64) {
+	if len(cmd.GetNumbers()) > 0 {
+		return m.settleNumbered(cmd, eff)
+	}
 	if s == nil && cmd.GetHolder() == nil {
 		return fsm.NoSession, 0
 	}
 	ranges, outcome := cmd.GetRanges(), cmd.GetOutcome()
-	if len(ranges)%2 != 0 || outcome < logpb.Settle_ACK || outcome > logpb.Settle_DEFER || outcome == logpb.Settle_DEFER && !defersOne(cmd) {
+	if len(ranges)%2 != 0 || !isOutcome(outcome) || outcome == logpb.Settle_DEFER && !defersOne(cmd) {
 		return fsm.Invalid, 0
 	}
 	c := m.holder(s, cmd.GetHolder(), cmd.GetConsumer())
@@ -44,7 +48,19 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) (code 
 	case cmd.GetStrict():
 		count = uint64(n)
 	}
-	switch due := m.dueAt(cmd.GetDueAt(), cmd.GetDelayPlusOne(), 0); {
+	if outcome == logpb.Settle_DEFER {
+		return m.endTaken(c, cmd, rest, eff)
+	}
+	m.endTaken(c, cmd, rest, eff)
+	return code, count
+}
+
+func isOutcome(o logpb.Settle_Outcome) bool { return logpb.Settle_ACK <= o && o <= logpb.Settle_DEFER }
+
+// endTaken ends what c has settled: what is in scratch.taken, and rest, unless that is nil. The answer
+// counts if something is deferred.
+func (m *Machine) endTaken(c *consumer, cmd *logpb.Settle, rest *held, eff *fsm.Effects) (code fsm.Code, count uint64) {
+	switch due, outcome := m.dueAt(cmd.GetDueAt(), cmd.GetDelayPlusOne(), 0), cmd.GetOutcome(); {
 	case outcome == logpb.Settle_DEFER:
 		annotate(m.scratch.taken, annotationsOf(m.shared, cmd), m.messages)
 		code, count = m.deferTaken(c, cmd.Deferral, due, eff)
@@ -183,13 +199,14 @@ func (m *Machine) conclude(r *returning, taken []checkout, eff *fsm.Effects) {
 	case logpb.Settle_ACK:
 		m.ack(taken, eff)
 	case logpb.Settle_DISCARD:
+		annotate(taken, r.annotations, m.messages)
 		m.discard(r.remark, taken, eff)
 	default:
 		for i := range taken {
 			taken[i].failed = r.outcome == logpb.Settle_REQUEUE_FAILED
 		}
 		annotate(taken, r.annotations, m.messages)
-		m.giveBack(taken, m.settings.Classic, r.due, eff)
+		m.giveBack(taken, m.settings.Classic || m.settings.ReturnInOrder, r.due, eff)
 	}
 }
 
@@ -224,6 +241,7 @@ func (m *Machine) discard(remark *fsm.Remark, taken []checkout, eff *fsm.Effects
 
 // dieHeld is the end of a message that somebody held, which is in no place.
 func (m *Machine) dieHeld(held *checkout, reason logpb.Death_Reason, eff *fsm.Effects) {
+	m.aside.mark(held.handle, "")
 	m.scratch.heldBy(held.by)
 	m.outbox.die(held.handle, reason, eff)
 	m.scratch.heldBy(0)
@@ -238,8 +256,8 @@ func (m *Machine) dieHeld(held *checkout, reason logpb.Death_Reason, eff *fsm.Ef
 // Requires: they are in no held and CheckedOut; failed is set. taken is consumed:
 // kept is built in it.
 //
-// Ensures: each of them is a letter, gone, Parked, Returned or Delayed, and watched if
-// it has an instant. Requeued counts the last two. Expired and failed ones are checked
+// Ensures: each of them is a letter, gone, Parked, Returned, Delayed or, if it was taken from
+// there, Deferred, and watched if it has an instant. Requeued counts those Returned and Delayed. Expired and failed ones are checked
 // here, before they get a place, so no due message is put into a list and found
 // again by the next catchUp.
 func (m *Machine) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.Effects) {
@@ -268,12 +286,14 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.
 		case x.due(m.clock.now()) && !m.covered(held.handle):
 			m.scratch.overdue = append(m.scratch.overdue, held)
 		case exceeds:
+			m.aside.mark(held.handle, "")
 			m.messages.park(held.handle)
 		default:
 			kept = append(kept, held)
 		}
 	}
 	m.expireReturned(eff)
+	kept = slices.DeleteFunc(kept, func(held checkout) bool { return m.aside.again(held.handle) })
 	m.counters.Requeued += uint64(len(kept))
 	if m.settings.backoff.kind != logpb.QueueConfig_AT_ONCE || due != 0 {
 		kept = slices.DeleteFunc(kept, func(held checkout) bool { return m.aside.delay(held, due) })

@@ -32,7 +32,7 @@ func (m *Machine) take(cmd *logpb.Take, eff *fsm.Effects) fsm.Result {
 		}
 		x := m.messages.Get(h)
 		if h == 0 || x.seq != numbers[i] || !x.ready() || x.due(m.clock.now()) || m.doomed(h) ||
-			action == logpb.Take_COPY && !m.settings.fits(m.counted().plus(x.count())) {
+			action == logpb.Take_COPY && !m.settings.fits(m.counted().plus(m.messages.weight(h))) {
 			continue
 		}
 		r.Count++
@@ -83,7 +83,10 @@ func (o *outbox) copyOf(h uint32) uint32 {
 	ms.setLabel(c, string(messageID), string(correlationID))
 	if len(e.deaths) > 0 || e.annotations != nil || due != 0 {
 		to := ms.editExtra(c)
-		to.deaths, to.annotations, to.schedule = e.deaths, e.annotations, &scheduleInfo{scheduledFor: due}
+		to.deaths, to.schedule = e.deaths, &scheduleInfo{scheduledFor: due}
+		if e.annotations != nil {
+			ms.setAnnotations(c, e.annotations)
+		}
 	}
 	return c
 }

@@ -167,6 +167,9 @@ func (m *Machine) renew(s *session, cmd *logpb.Renew) fsm.Result {
 	if len(ranges)%2 != 0 {
 		return fsm.Result{Code: fsm.Invalid}
 	}
+	if len(cmd.GetNumbers()) > 0 {
+		return m.renewNumbered(cmd)
+	}
 	if s == nil && cmd.GetHolder() == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}

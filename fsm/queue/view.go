@@ -151,7 +151,7 @@ type Message struct {
 	// What the publisher calls the message, cut; empty: nothing, or the queue keeps
 	// no record of ends.
 	MessageID, CorrelationID string
-	// EnqueuedAt is since when it is here, or ready if it was scheduled. Only Browse says it.
+	// EnqueuedAt is since when it is here, or ready if it was scheduled. Only Browse and Peek say it.
 	EnqueuedAt fsm.Time
 	GroupMember
 }

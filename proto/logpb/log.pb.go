@@ -54,6 +54,7 @@ const (
 	Command_CHOOSE           Command_Kind = 23
 	Command_PAUSE            Command_Kind = 24
 	Command_TAKE             Command_Kind = 30
+	Command_UNIT             Command_Kind = 40
 	Command_REDRIVE          Command_Kind = 32
 	Command_REDRIVE_STEP     Command_Kind = 33
 )
@@ -87,6 +88,7 @@ var (
 		23: "CHOOSE",
 		24: "PAUSE",
 		30: "TAKE",
+		40: "UNIT",
 		32: "REDRIVE",
 		33: "REDRIVE_STEP",
 	}
@@ -117,6 +119,7 @@ var (
 		"CHOOSE":           23,
 		"PAUSE":            24,
 		"TAKE":             30,
+		"UNIT":             40,
 		"REDRIVE":          32,
 		"REDRIVE_STEP":     33,
 	}
@@ -244,7 +247,7 @@ func (x Schedule_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Schedule_Action.Descriptor instead.
 func (Schedule_Action) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{5, 0}
+	return file_log_proto_rawDescGZIP(), []int{6, 0}
 }
 
 type Group_Action int32
@@ -296,7 +299,7 @@ func (x Group_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Group_Action.Descriptor instead.
 func (Group_Action) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{10, 0}
+	return file_log_proto_rawDescGZIP(), []int{11, 0}
 }
 
 type Death_Reason int32
@@ -363,7 +366,7 @@ func (x Death_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Death_Reason.Descriptor instead.
 func (Death_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{12, 0}
+	return file_log_proto_rawDescGZIP(), []int{13, 0}
 }
 
 type Take_Action int32
@@ -415,7 +418,7 @@ func (x Take_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Take_Action.Descriptor instead.
 func (Take_Action) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21, 0}
+	return file_log_proto_rawDescGZIP(), []int{22, 0}
 }
 
 type Settle_Outcome int32
@@ -470,7 +473,7 @@ func (x Settle_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Settle_Outcome.Descriptor instead.
 func (Settle_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22, 0}
+	return file_log_proto_rawDescGZIP(), []int{23, 0}
 }
 
 type QueueConfig_DeadLetterStrategy int32
@@ -522,7 +525,7 @@ func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_DeadLetterStrategy.Descriptor instead.
 func (QueueConfig_DeadLetterStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25, 0}
+	return file_log_proto_rawDescGZIP(), []int{26, 0}
 }
 
 type QueueConfig_Overflow int32
@@ -571,7 +574,7 @@ func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Overflow.Descriptor instead.
 func (QueueConfig_Overflow) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25, 1}
+	return file_log_proto_rawDescGZIP(), []int{26, 1}
 }
 
 type QueueConfig_Retry int32
@@ -623,7 +626,7 @@ func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Retry.Descriptor instead.
 func (QueueConfig_Retry) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25, 2}
+	return file_log_proto_rawDescGZIP(), []int{26, 2}
 }
 
 type QueueConfig_RetryStrategy int32
@@ -672,7 +675,7 @@ func (x QueueConfig_RetryStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_RetryStrategy.Descriptor instead.
 func (QueueConfig_RetryStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25, 3}
+	return file_log_proto_rawDescGZIP(), []int{26, 3}
 }
 
 type QueueConfig_Groups int32
@@ -721,7 +724,7 @@ func (x QueueConfig_Groups) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Groups.Descriptor instead.
 func (QueueConfig_Groups) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25, 4}
+	return file_log_proto_rawDescGZIP(), []int{26, 4}
 }
 
 type QueueConfig_Dispatch int32
@@ -767,7 +770,7 @@ func (x QueueConfig_Dispatch) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Dispatch.Descriptor instead.
 func (QueueConfig_Dispatch) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25, 5}
+	return file_log_proto_rawDescGZIP(), []int{26, 5}
 }
 
 type EndState_Reason int32
@@ -850,7 +853,7 @@ func (x EndState_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndState_Reason.Descriptor instead.
 func (EndState_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{33, 0}
+	return file_log_proto_rawDescGZIP(), []int{34, 0}
 }
 
 // Session names one channel of one client: the node that serves it, that
@@ -1016,6 +1019,7 @@ type Command struct {
 	Take            *Take            `protobuf:"bytes,60,opt,name=take" json:"take,omitempty"`
 	Redrive         *Redrive         `protobuf:"bytes,61,opt,name=redrive" json:"redrive,omitempty"`
 	RedriveStep     *RedriveStep     `protobuf:"bytes,62,opt,name=redrive_step,json=redriveStep" json:"redrive_step,omitempty"`
+	Unit            *Unit            `protobuf:"bytes,63,opt,name=unit" json:"unit,omitempty"`
 	// In the first command of a stream: when it was made. A queue begins no
 	// stream with one that is too old, see Code Late. 0: not said.
 	OpenedAt      int64 `protobuf:"zigzag64,21,opt,name=opened_at,json=openedAt" json:"opened_at,omitempty"`
@@ -1242,6 +1246,13 @@ func (x *Command) GetRedriveStep() *RedriveStep {
 	return nil
 }
 
+func (x *Command) GetUnit() *Unit {
+	if x != nil {
+		return x.Unit
+	}
+	return nil
+}
+
 func (x *Command) GetOpenedAt() int64 {
 	if x != nil {
 		return x.OpenedAt
@@ -1302,7 +1313,10 @@ type Enqueue struct {
 	UniqueKey []byte `protobuf:"bytes,75,opt,name=unique_key,json=uniqueKey" json:"unique_key,omitempty"`
 	// The value of the header by which the queue counts its messages; empty: it has none, or
 	// the queue counts by none. Versions before 3 do not know it.
-	Tally         string `protobuf:"bytes,70,opt,name=tally" json:"tally,omitempty"`
+	Tally string `protobuf:"bytes,70,opt,name=tally" json:"tally,omitempty"`
+	// The message is a letter to this queue at once; 0: it is for this queue. Only in a
+	// Unit.
+	SendTo        uint64 `protobuf:"varint,120,opt,name=send_to,json=sendTo" json:"send_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1498,6 +1512,68 @@ func (x *Enqueue) GetTally() string {
 	return ""
 }
 
+func (x *Enqueue) GetSendTo() uint64 {
+	if x != nil {
+		return x.SendTo
+	}
+	return 0
+}
+
+// Unit is several commands that are performed together, or not at all if one of
+// them would be refused: publishes, and settlements by number. They have no
+// sessions and numbers of their own, and their payloads follow each other.
+type Unit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Commands      []*Command             `protobuf:"bytes,1,rep,name=commands" json:"commands,omitempty"`
+	Size          uint32                 `protobuf:"varint,2,opt,name=size" json:"size,omitempty"` // of all payloads
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Unit) Reset() {
+	*x = Unit{}
+	mi := &file_log_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Unit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Unit) ProtoMessage() {}
+
+func (x *Unit) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Unit.ProtoReflect.Descriptor instead.
+func (*Unit) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Unit) GetCommands() []*Command {
+	if x != nil {
+		return x.Commands
+	}
+	return nil
+}
+
+func (x *Unit) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
 // Restored is what a message had in the queue that a backup was made of. It
 // replaces what the queue's settings would give it: ttl_plus_one and the
 // ceiling count for a scheduled message only.
@@ -1516,7 +1592,7 @@ type Restored struct {
 
 func (x *Restored) Reset() {
 	*x = Restored{}
-	mi := &file_log_proto_msgTypes[4]
+	mi := &file_log_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1604,7 @@ func (x *Restored) String() string {
 func (*Restored) ProtoMessage() {}
 
 func (x *Restored) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[4]
+	mi := &file_log_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1617,7 @@ func (x *Restored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restored.ProtoReflect.Descriptor instead.
 func (*Restored) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{4}
+	return file_log_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Restored) GetExpireAt() int64 {
@@ -1590,14 +1666,17 @@ type Schedule struct {
 	DueAt        int64  `protobuf:"zigzag64,4,opt,name=due_at,json=dueAt" json:"due_at,omitempty"`
 	DelayPlusOne uint64 `protobuf:"varint,5,opt,name=delay_plus_one,json=delayPlusOne" json:"delay_plus_one,omitempty"`
 	// FIRE, if id and message are not given: so many of those due next.
-	Count         uint64 `protobuf:"varint,6,opt,name=count" json:"count,omitempty"`
+	Count uint64 `protobuf:"varint,6,opt,name=count" json:"count,omitempty"`
+	// CANCEL, if id and message are not given: these by number, ascending, all or none.
+	// From version 3 on.
+	Messages      []uint64 `protobuf:"varint,120,rep,packed,name=messages" json:"messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Schedule) Reset() {
 	*x = Schedule{}
-	mi := &file_log_proto_msgTypes[5]
+	mi := &file_log_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +1688,7 @@ func (x *Schedule) String() string {
 func (*Schedule) ProtoMessage() {}
 
 func (x *Schedule) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[5]
+	mi := &file_log_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +1701,7 @@ func (x *Schedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
 func (*Schedule) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{5}
+	return file_log_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Schedule) GetAction() Schedule_Action {
@@ -1667,6 +1746,13 @@ func (x *Schedule) GetCount() uint64 {
 	return 0
 }
 
+func (x *Schedule) GetMessages() []uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
 // Renew makes locks end later: so long after now. Not beyond their maximum.
 type Renew struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1675,14 +1761,15 @@ type Renew struct {
 	Ranges []uint64 `protobuf:"varint,2,rep,packed,name=ranges" json:"ranges,omitempty"`
 	// Whose consumer it is; absent: of the command's session.
 	Holder        *Session `protobuf:"bytes,3,opt,name=holder" json:"holder,omitempty"`
-	Duration      uint64   `protobuf:"varint,4,opt,name=duration" json:"duration,omitempty"` // 0: as long as the lock lasts by itself
+	Duration      uint64   `protobuf:"varint,4,opt,name=duration" json:"duration,omitempty"`        // 0: as long as the lock lasts by itself
+	Numbers       []uint64 `protobuf:"varint,120,rep,packed,name=numbers" json:"numbers,omitempty"` // as in Settle: all are renewed, or none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_log_proto_msgTypes[6]
+	mi := &file_log_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +1781,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[6]
+	mi := &file_log_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +1794,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{6}
+	return file_log_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Renew) GetConsumer() uint64 {
@@ -1738,19 +1825,33 @@ func (x *Renew) GetDuration() uint64 {
 	return 0
 }
 
+func (x *Renew) GetNumbers() []uint64 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
 // ReceiveDeferred hands deferred messages to a consumer of the command's
 // session.
 type ReceiveDeferred struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Consumer      uint64                 `protobuf:"varint,1,opt,name=consumer" json:"consumer,omitempty"`
-	Tokens        []string               `protobuf:"bytes,2,rep,name=tokens" json:"tokens,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 0: none. The session takes them as by a get, all or none. They can be named by
+	// number, see Settle, and what comes back is deferred again under its token. From
+	// version 3 on.
+	Consumer uint64   `protobuf:"varint,1,opt,name=consumer" json:"consumer,omitempty"`
+	Tokens   []string `protobuf:"bytes,2,rep,name=tokens" json:"tokens,omitempty"`
+	// Of what no consumer takes: it is settled at once, or else locked for so long, also
+	// if the session ends; 0: as the queue says.
+	NoAck         bool   `protobuf:"varint,120,opt,name=no_ack,json=noAck" json:"no_ack,omitempty"`
+	Lock          uint64 `protobuf:"varint,121,opt,name=lock" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReceiveDeferred) Reset() {
 	*x = ReceiveDeferred{}
-	mi := &file_log_proto_msgTypes[7]
+	mi := &file_log_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1863,7 @@ func (x *ReceiveDeferred) String() string {
 func (*ReceiveDeferred) ProtoMessage() {}
 
 func (x *ReceiveDeferred) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[7]
+	mi := &file_log_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +1876,7 @@ func (x *ReceiveDeferred) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiveDeferred.ProtoReflect.Descriptor instead.
 func (*ReceiveDeferred) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{7}
+	return file_log_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReceiveDeferred) GetConsumer() uint64 {
@@ -1792,6 +1893,20 @@ func (x *ReceiveDeferred) GetTokens() []string {
 	return nil
 }
 
+func (x *ReceiveDeferred) GetNoAck() bool {
+	if x != nil {
+		return x.NoAck
+	}
+	return false
+}
+
+func (x *ReceiveDeferred) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
+}
+
 // Kick makes messages ready that wait to be retried, those due next first.
 type Kick struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1802,7 +1917,7 @@ type Kick struct {
 
 func (x *Kick) Reset() {
 	*x = Kick{}
-	mi := &file_log_proto_msgTypes[8]
+	mi := &file_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1814,7 +1929,7 @@ func (x *Kick) String() string {
 func (*Kick) ProtoMessage() {}
 
 func (x *Kick) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[8]
+	mi := &file_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1827,7 +1942,7 @@ func (x *Kick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kick.ProtoReflect.Descriptor instead.
 func (*Kick) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{8}
+	return file_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Kick) GetCount() uint64 {
@@ -1848,7 +1963,7 @@ type Unpark struct {
 
 func (x *Unpark) Reset() {
 	*x = Unpark{}
-	mi := &file_log_proto_msgTypes[9]
+	mi := &file_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +1975,7 @@ func (x *Unpark) String() string {
 func (*Unpark) ProtoMessage() {}
 
 func (x *Unpark) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[9]
+	mi := &file_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +1988,7 @@ func (x *Unpark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unpark.ProtoReflect.Descriptor instead.
 func (*Unpark) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{9}
+	return file_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Unpark) GetCount() uint64 {
@@ -1896,7 +2011,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_log_proto_msgTypes[10]
+	mi := &file_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1908,7 +2023,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[10]
+	mi := &file_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1921,7 +2036,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{10}
+	return file_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Group) GetAction() Group_Action {
@@ -1964,7 +2079,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_log_proto_msgTypes[11]
+	mi := &file_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +2091,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[11]
+	mi := &file_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,7 +2104,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{11}
+	return file_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Touch) GetIdleOnly() bool {
@@ -2015,14 +2130,17 @@ type Death struct {
 	// death. It counts in the first place of a history only.
 	LastExchange string `protobuf:"bytes,9,opt,name=last_exchange,json=lastExchange" json:"last_exchange,omitempty"`
 	// Of the latest death of this pair; 0: there was one.
-	LastTime      int64 `protobuf:"zigzag64,10,opt,name=last_time,json=lastTime" json:"last_time,omitempty"`
+	LastTime int64 `protobuf:"zigzag64,10,opt,name=last_time,json=lastTime" json:"last_time,omitempty"`
+	// How often deliveries of the message had failed before its newest death, without a
+	// rejection that it died of. It counts in the first place of a history only.
+	Failed        uint32 `protobuf:"varint,120,opt,name=failed" json:"failed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Death) Reset() {
 	*x = Death{}
-	mi := &file_log_proto_msgTypes[12]
+	mi := &file_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2034,7 +2152,7 @@ func (x *Death) String() string {
 func (*Death) ProtoMessage() {}
 
 func (x *Death) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[12]
+	mi := &file_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2047,7 +2165,7 @@ func (x *Death) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Death.ProtoReflect.Descriptor instead.
 func (*Death) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{12}
+	return file_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Death) GetReason() Death_Reason {
@@ -2120,6 +2238,13 @@ func (x *Death) GetLastTime() int64 {
 	return 0
 }
 
+func (x *Death) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
 // Consume registers a consumer, or updates it if (session, consumer) exists.
 type Consume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2159,14 +2284,20 @@ type Consume struct {
 	Credit bool `protobuf:"varint,17,opt,name=credit" json:"credit,omitempty"`
 	// A condition for messages, which the machine does not read: with one it hands
 	// out nothing by itself, only what Choose commands name. Credit is set then.
-	Selector      string `protobuf:"bytes,18,opt,name=selector" json:"selector,omitempty"`
+	Selector string `protobuf:"bytes,18,opt,name=selector" json:"selector,omitempty"`
+	// Its deliveries can be named by number, see Settle, from version 3 on. A Consume of
+	// a consumer that holds something leaves it as it is.
+	Numbered bool `protobuf:"varint,120,opt,name=numbered" json:"numbered,omitempty"`
+	// It holds a group whatever it has credit for: group_id from now on, even if it is
+	// empty, or else the next one that is free. From version 3 on.
+	GroupHold     bool `protobuf:"varint,121,opt,name=group_hold,json=groupHold" json:"group_hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Consume) Reset() {
 	*x = Consume{}
-	mi := &file_log_proto_msgTypes[13]
+	mi := &file_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2178,7 +2309,7 @@ func (x *Consume) String() string {
 func (*Consume) ProtoMessage() {}
 
 func (x *Consume) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[13]
+	mi := &file_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2191,7 +2322,7 @@ func (x *Consume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Consume.ProtoReflect.Descriptor instead.
 func (*Consume) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{13}
+	return file_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Consume) GetConsumer() uint64 {
@@ -2320,6 +2451,20 @@ func (x *Consume) GetSelector() string {
 	return ""
 }
 
+func (x *Consume) GetNumbered() bool {
+	if x != nil {
+		return x.Numbered
+	}
+	return false
+}
+
+func (x *Consume) GetGroupHold() bool {
+	if x != nil {
+		return x.GroupHold
+	}
+	return false
+}
+
 // Choose hands messages to a consumer with a selector: the leader says which of
 // those that are ready match. Of those named the machine hands out what is still
 // ready and may be handed out, as far as the consumer has credit. It is no
@@ -2339,7 +2484,7 @@ type Choose struct {
 
 func (x *Choose) Reset() {
 	*x = Choose{}
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2351,7 +2496,7 @@ func (x *Choose) String() string {
 func (*Choose) ProtoMessage() {}
 
 func (x *Choose) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,7 +2509,7 @@ func (x *Choose) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Choose.ProtoReflect.Descriptor instead.
 func (*Choose) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{14}
+	return file_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Choose) GetSession() *Session {
@@ -2419,7 +2564,7 @@ type Credit struct {
 
 func (x *Credit) Reset() {
 	*x = Credit{}
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2431,7 +2576,7 @@ func (x *Credit) String() string {
 func (*Credit) ProtoMessage() {}
 
 func (x *Credit) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2444,7 +2589,7 @@ func (x *Credit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credit.ProtoReflect.Descriptor instead.
 func (*Credit) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{15}
+	return file_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Credit) GetConsumer() uint64 {
@@ -2484,7 +2629,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2496,7 +2641,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2509,7 +2654,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16}
+	return file_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Cancel) GetConsumer() uint64 {
@@ -2528,7 +2673,7 @@ type Get struct {
 
 func (x *Get) Reset() {
 	*x = Get{}
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +2685,7 @@ func (x *Get) String() string {
 func (*Get) ProtoMessage() {}
 
 func (x *Get) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2553,7 +2698,7 @@ func (x *Get) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Get.ProtoReflect.Descriptor instead.
 func (*Get) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17}
+	return file_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Get) GetNoAck() bool {
@@ -2576,7 +2721,7 @@ type Pause struct {
 
 func (x *Pause) Reset() {
 	*x = Pause{}
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2733,7 @@ func (x *Pause) String() string {
 func (*Pause) ProtoMessage() {}
 
 func (x *Pause) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2746,7 @@ func (x *Pause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pause.ProtoReflect.Descriptor instead.
 func (*Pause) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18}
+	return file_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Pause) GetBy() string {
@@ -2654,7 +2799,7 @@ type Redrive struct {
 
 func (x *Redrive) Reset() {
 	*x = Redrive{}
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2666,7 +2811,7 @@ func (x *Redrive) String() string {
 func (*Redrive) ProtoMessage() {}
 
 func (x *Redrive) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2679,7 +2824,7 @@ func (x *Redrive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redrive.ProtoReflect.Descriptor instead.
 func (*Redrive) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
+	return file_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Redrive) GetBy() string {
@@ -2765,7 +2910,7 @@ type RedriveStep struct {
 
 func (x *RedriveStep) Reset() {
 	*x = RedriveStep{}
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2777,7 +2922,7 @@ func (x *RedriveStep) String() string {
 func (*RedriveStep) ProtoMessage() {}
 
 func (x *RedriveStep) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2790,7 +2935,7 @@ func (x *RedriveStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveStep.ProtoReflect.Descriptor instead.
 func (*RedriveStep) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
+	return file_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RedriveStep) GetNumber() uint64 {
@@ -2856,7 +3001,7 @@ type Take struct {
 
 func (x *Take) Reset() {
 	*x = Take{}
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2868,7 +3013,7 @@ func (x *Take) String() string {
 func (*Take) ProtoMessage() {}
 
 func (x *Take) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2881,7 +3026,7 @@ func (x *Take) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Take.ProtoReflect.Descriptor instead.
 func (*Take) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21}
+	return file_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Take) GetAction() Take_Action {
@@ -2926,14 +3071,19 @@ type Settle struct {
 	Strict bool `protobuf:"varint,10,opt,name=strict" json:"strict,omitempty"`
 	// What the receiver adds to messages that are returned or deferred, from version 3 on;
 	// no key comes twice. See fsm.MaxAnnotations.
-	Annotations   []*Annotation `protobuf:"bytes,11,rep,name=annotations" json:"annotations,omitempty"`
+	Annotations []*Annotation `protobuf:"bytes,11,rep,name=annotations" json:"annotations,omitempty"`
+	// In place of consumer, ranges and holder: messages that are held, whoever holds
+	// them, as alternating (number, acquired) pairs, ascending by number. Acquired is
+	// how often the message was handed out before, and so tells this delivery from
+	// others. All of them are settled, or none if one is not held so any more.
+	Numbers       []uint64 `protobuf:"varint,120,rep,packed,name=numbers" json:"numbers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Settle) Reset() {
 	*x = Settle{}
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2945,7 +3095,7 @@ func (x *Settle) String() string {
 func (*Settle) ProtoMessage() {}
 
 func (x *Settle) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2958,7 +3108,7 @@ func (x *Settle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settle.ProtoReflect.Descriptor instead.
 func (*Settle) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22}
+	return file_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Settle) GetOutcome() Settle_Outcome {
@@ -3038,6 +3188,13 @@ func (x *Settle) GetAnnotations() []*Annotation {
 	return nil
 }
 
+func (x *Settle) GetNumbers() []uint64 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
 // Annotation is something that a receiver has added to a message: a symbol and a value as
 // AMQP 1.0 encodes them.
 type Annotation struct {
@@ -3050,7 +3207,7 @@ type Annotation struct {
 
 func (x *Annotation) Reset() {
 	*x = Annotation{}
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3062,7 +3219,7 @@ func (x *Annotation) String() string {
 func (*Annotation) ProtoMessage() {}
 
 func (x *Annotation) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3075,7 +3232,7 @@ func (x *Annotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Annotation.ProtoReflect.Descriptor instead.
 func (*Annotation) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
+	return file_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Annotation) GetKey() []byte {
@@ -3102,7 +3259,7 @@ type Configure struct {
 
 func (x *Configure) Reset() {
 	*x = Configure{}
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3114,7 +3271,7 @@ func (x *Configure) String() string {
 func (*Configure) ProtoMessage() {}
 
 func (x *Configure) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3127,7 +3284,7 @@ func (x *Configure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configure.ProtoReflect.Descriptor instead.
 func (*Configure) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Configure) GetConfig() *QueueConfig {
@@ -3238,14 +3395,16 @@ type QueueConfig struct {
 	MaxPrefetch uint32 `protobuf:"varint,76,opt,name=max_prefetch,json=maxPrefetch" json:"max_prefetch,omitempty"`
 	// Who of the consumers with the same priority is served first: the one that has
 	// waited for longest, or the one that holds the fewest messages.
-	Dispatch      QueueConfig_Dispatch `protobuf:"varint,77,opt,name=dispatch,enum=quorate.log.v1.QueueConfig_Dispatch" json:"dispatch,omitempty"`
+	Dispatch QueueConfig_Dispatch `protobuf:"varint,77,opt,name=dispatch,enum=quorate.log.v1.QueueConfig_Dispatch" json:"dispatch,omitempty"`
+	// What is returned comes back in front in the order of its number, whoever returns it.
+	ReturnInOrder bool `protobuf:"varint,120,opt,name=return_in_order,json=returnInOrder" json:"return_in_order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3257,7 +3416,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3270,7 +3429,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
+	return file_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *QueueConfig) GetTtlPlusOne() uint64 {
@@ -3658,6 +3817,13 @@ func (x *QueueConfig) GetDispatch() QueueConfig_Dispatch {
 	return QueueConfig_ROUND_ROBIN
 }
 
+func (x *QueueConfig) GetReturnInOrder() bool {
+	if x != nil {
+		return x.ReturnInOrder
+	}
+	return false
+}
+
 type Delete struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	IfUnused      bool                   `protobuf:"varint,1,opt,name=if_unused,json=ifUnused" json:"if_unused,omitempty"`
@@ -3668,7 +3834,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3680,7 +3846,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3693,7 +3859,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{26}
+	return file_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Delete) GetIfUnused() bool {
@@ -3727,7 +3893,7 @@ type RouteDead struct {
 
 func (x *RouteDead) Reset() {
 	*x = RouteDead{}
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3739,7 +3905,7 @@ func (x *RouteDead) String() string {
 func (*RouteDead) ProtoMessage() {}
 
 func (x *RouteDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3752,7 +3918,7 @@ func (x *RouteDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteDead.ProtoReflect.Descriptor instead.
 func (*RouteDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{27}
+	return file_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RouteDead) GetFirst() uint64 {
@@ -3794,7 +3960,7 @@ type DeadRoute struct {
 
 func (x *DeadRoute) Reset() {
 	*x = DeadRoute{}
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3806,7 +3972,7 @@ func (x *DeadRoute) String() string {
 func (*DeadRoute) ProtoMessage() {}
 
 func (x *DeadRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[28]
+	mi := &file_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3819,7 +3985,7 @@ func (x *DeadRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadRoute.ProtoReflect.Descriptor instead.
 func (*DeadRoute) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{28}
+	return file_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeadRoute) GetTargets() []uint64 {
@@ -3865,7 +4031,7 @@ type SettleDead struct {
 
 func (x *SettleDead) Reset() {
 	*x = SettleDead{}
-	mi := &file_log_proto_msgTypes[29]
+	mi := &file_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3877,7 +4043,7 @@ func (x *SettleDead) String() string {
 func (*SettleDead) ProtoMessage() {}
 
 func (x *SettleDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[29]
+	mi := &file_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3890,7 +4056,7 @@ func (x *SettleDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleDead.ProtoReflect.Descriptor instead.
 func (*SettleDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{29}
+	return file_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SettleDead) GetTarget() uint64 {
@@ -3932,7 +4098,7 @@ type NodeDown struct {
 
 func (x *NodeDown) Reset() {
 	*x = NodeDown{}
-	mi := &file_log_proto_msgTypes[30]
+	mi := &file_log_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3944,7 +4110,7 @@ func (x *NodeDown) String() string {
 func (*NodeDown) ProtoMessage() {}
 
 func (x *NodeDown) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[30]
+	mi := &file_log_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3957,7 +4123,7 @@ func (x *NodeDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDown.ProtoReflect.Descriptor instead.
 func (*NodeDown) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{30}
+	return file_log_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *NodeDown) GetNode() uint32 {
@@ -3987,7 +4153,7 @@ type NodeSuspected struct {
 
 func (x *NodeSuspected) Reset() {
 	*x = NodeSuspected{}
-	mi := &file_log_proto_msgTypes[31]
+	mi := &file_log_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3999,7 +4165,7 @@ func (x *NodeSuspected) String() string {
 func (*NodeSuspected) ProtoMessage() {}
 
 func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[31]
+	mi := &file_log_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4012,7 +4178,7 @@ func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSuspected.ProtoReflect.Descriptor instead.
 func (*NodeSuspected) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{31}
+	return file_log_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NodeSuspected) GetNode() uint32 {
@@ -4101,7 +4267,7 @@ type MessageState struct {
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[32]
+	mi := &file_log_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4113,7 +4279,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[32]
+	mi := &file_log_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4126,7 +4292,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{32}
+	return file_log_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -4509,7 +4675,7 @@ type EndState struct {
 
 func (x *EndState) Reset() {
 	*x = EndState{}
-	mi := &file_log_proto_msgTypes[33]
+	mi := &file_log_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4521,7 +4687,7 @@ func (x *EndState) String() string {
 func (*EndState) ProtoMessage() {}
 
 func (x *EndState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[33]
+	mi := &file_log_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4534,7 +4700,7 @@ func (x *EndState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndState.ProtoReflect.Descriptor instead.
 func (*EndState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{33}
+	return file_log_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *EndState) GetReason() EndState_Reason {
@@ -4716,7 +4882,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[34]
+	mi := &file_log_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4728,7 +4894,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[34]
+	mi := &file_log_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4741,7 +4907,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{34}
+	return file_log_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -4777,7 +4943,7 @@ const file_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xef\r\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xa3\x0e\n" +
 	"\aCommand\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x10\n" +
@@ -4808,8 +4974,9 @@ const file_log_proto_rawDesc = "" +
 	"\x05pause\x18\x19 \x01(\v2\x15.quorate.log.v1.PauseR\x05pause\x12(\n" +
 	"\x04take\x18< \x01(\v2\x14.quorate.log.v1.TakeR\x04take\x121\n" +
 	"\aredrive\x18= \x01(\v2\x17.quorate.log.v1.RedriveR\aredrive\x12>\n" +
-	"\fredrive_step\x18> \x01(\v2\x1b.quorate.log.v1.RedriveStepR\vredriveStep\x12\x1b\n" +
-	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xf8\x02\n" +
+	"\fredrive_step\x18> \x01(\v2\x1b.quorate.log.v1.RedriveStepR\vredriveStep\x12(\n" +
+	"\x04unit\x18? \x01(\v2\x14.quorate.log.v1.UnitR\x04unit\x12\x1b\n" +
+	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\x82\x03\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aENQUEUE\x10\x01\x12\v\n" +
@@ -4844,9 +5011,10 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"\x06CHOOSE\x10\x17\x12\t\n" +
 	"\x05PAUSE\x10\x18\x12\b\n" +
-	"\x04TAKE\x10\x1e\x12\v\n" +
+	"\x04TAKE\x10\x1e\x12\b\n" +
+	"\x04UNIT\x10(\x12\v\n" +
 	"\aREDRIVE\x10 \x12\x10\n" +
-	"\fREDRIVE_STEP\x10!\"\xdd\x06\n" +
+	"\fREDRIVE_STEP\x10!\"\xf6\x06\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -4875,39 +5043,47 @@ const file_log_proto_rawDesc = "" +
 	"\vannotations\x18\x17 \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\x12\x1d\n" +
 	"\n" +
 	"unique_key\x18K \x01(\fR\tuniqueKey\x12\x14\n" +
-	"\x05tally\x18F \x01(\tR\x05tally\"/\n" +
+	"\x05tally\x18F \x01(\tR\x05tally\x12\x17\n" +
+	"\asend_to\x18x \x01(\x04R\x06sendTo\"/\n" +
 	"\bConflict\x12\v\n" +
 	"\aREPLACE\x10\x00\x12\n" +
 	"\n" +
 	"\x06REJECT\x10\x01\x12\n" +
 	"\n" +
-	"\x06IGNORE\x10\x02\"\xb5\x01\n" +
+	"\x06IGNORE\x10\x02\"O\n" +
+	"\x04Unit\x123\n" +
+	"\bcommands\x18\x01 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\rR\x04size\"\xb5\x01\n" +
 	"\bRestored\x12\x1b\n" +
 	"\texpire_at\x18\x01 \x01(\x12R\bexpireAt\x12\x1a\n" +
 	"\bacquired\x18\x02 \x01(\rR\bacquired\x12\x16\n" +
 	"\x06failed\x18\x03 \x01(\rR\x06failed\x124\n" +
 	"\x06reason\x18\x04 \x01(\x0e2\x1c.quorate.log.v1.Death.ReasonR\x06reason\x12\x1c\n" +
-	"\tscheduled\x18\x05 \x01(\bR\tscheduledJ\x04\b\x06\x10\a\"\xea\x01\n" +
+	"\tscheduled\x18\x05 \x01(\bR\tscheduledJ\x04\b\x06\x10\a\"\x86\x02\n" +
 	"\bSchedule\x127\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x1f.quorate.log.v1.Schedule.ActionR\x06action\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\x04R\amessage\x12\x15\n" +
 	"\x06due_at\x18\x04 \x01(\x12R\x05dueAt\x12$\n" +
 	"\x0edelay_plus_one\x18\x05 \x01(\x04R\fdelayPlusOne\x12\x14\n" +
-	"\x05count\x18\x06 \x01(\x04R\x05count\"(\n" +
+	"\x05count\x18\x06 \x01(\x04R\x05count\x12\x1a\n" +
+	"\bmessages\x18x \x03(\x04R\bmessages\"(\n" +
 	"\x06Action\x12\n" +
 	"\n" +
 	"\x06CANCEL\x10\x00\x12\b\n" +
 	"\x04MOVE\x10\x01\x12\b\n" +
-	"\x04FIRE\x10\x02\"\x88\x01\n" +
+	"\x04FIRE\x10\x02\"\xa2\x01\n" +
 	"\x05Renew\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x16\n" +
 	"\x06ranges\x18\x02 \x03(\x04R\x06ranges\x12/\n" +
 	"\x06holder\x18\x03 \x01(\v2\x17.quorate.log.v1.SessionR\x06holder\x12\x1a\n" +
-	"\bduration\x18\x04 \x01(\x04R\bduration\"E\n" +
+	"\bduration\x18\x04 \x01(\x04R\bduration\x12\x18\n" +
+	"\anumbers\x18x \x03(\x04R\anumbers\"p\n" +
 	"\x0fReceiveDeferred\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x16\n" +
-	"\x06tokens\x18\x02 \x03(\tR\x06tokens\"\x1c\n" +
+	"\x06tokens\x18\x02 \x03(\tR\x06tokens\x12\x15\n" +
+	"\x06no_ack\x18x \x01(\bR\x05noAck\x12\x12\n" +
+	"\x04lock\x18y \x01(\x04R\x04lock\"\x1c\n" +
 	"\x04Kick\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\"\x1e\n" +
 	"\x06Unpark\x12\x14\n" +
@@ -4923,7 +5099,7 @@ const file_log_proto_rawDesc = "" +
 	"\tSET_STATE\x10\x02\x12\r\n" +
 	"\tGET_STATE\x10\x03\"$\n" +
 	"\x05Touch\x12\x1b\n" +
-	"\tidle_only\x18\x01 \x01(\bR\bidleOnly\"\xd8\x03\n" +
+	"\tidle_only\x18\x01 \x01(\bR\bidleOnly\"\xf0\x03\n" +
 	"\x05Death\x124\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Death.ReasonR\x06reason\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x14\n" +
@@ -4935,7 +5111,8 @@ const file_log_proto_rawDesc = "" +
 	"\x05first\x18\b \x01(\bR\x05first\x12#\n" +
 	"\rlast_exchange\x18\t \x01(\tR\flastExchange\x12\x1b\n" +
 	"\tlast_time\x18\n" +
-	" \x01(\x12R\blastTime\"\x90\x01\n" +
+	" \x01(\x12R\blastTime\x12\x16\n" +
+	"\x06failed\x18x \x01(\rR\x06failed\"\x90\x01\n" +
 	"\x06Reason\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aEXPIRED\x10\x01\x12\f\n" +
@@ -4947,7 +5124,7 @@ const file_log_proto_rawDesc = "" +
 	"UNROUTABLE\x10\x05\x12\x11\n" +
 	"\rGROUP_EXPIRED\x10\x06\x12\v\n" +
 	"\aMAXHOPS\x10\a\x12\x11\n" +
-	"\rQUEUE_DELETED\x10\b\"\x8d\x04\n" +
+	"\rQUEUE_DELETED\x10\b\"\xc8\x04\n" +
 	"\aConsume\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x10\n" +
 	"\x03tag\x18\x02 \x01(\tR\x03tag\x12\x1a\n" +
@@ -4968,7 +5145,10 @@ const file_log_proto_rawDesc = "" +
 	"\bgroup_id\x18\x0f \x01(\tR\agroupId\x12\x16\n" +
 	"\x06shared\x18\x10 \x01(\bR\x06shared\x12\x16\n" +
 	"\x06credit\x18\x11 \x01(\bR\x06credit\x12\x1a\n" +
-	"\bselector\x18\x12 \x01(\tR\bselector\"\xa7\x01\n" +
+	"\bselector\x18\x12 \x01(\tR\bselector\x12\x1a\n" +
+	"\bnumbered\x18x \x01(\bR\bnumbered\x12\x1d\n" +
+	"\n" +
+	"group_hold\x18y \x01(\bR\tgroupHold\"\xa7\x01\n" +
 	"\x06Choose\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x16\n" +
@@ -5019,7 +5199,7 @@ const file_log_proto_rawDesc = "" +
 	"\x06DELETE\x10\x00\x12\b\n" +
 	"\x04MOVE\x10\x01\x12\b\n" +
 	"\x04COPY\x10\x02\x12\v\n" +
-	"\aREDRIVE\x10\x03\"\xdd\x03\n" +
+	"\aREDRIVE\x10\x03\"\xf7\x03\n" +
 	"\x06Settle\x128\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x1e.quorate.log.v1.Settle.OutcomeR\aoutcome\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x16\n" +
@@ -5032,7 +5212,8 @@ const file_log_proto_rawDesc = "" +
 	"\vdescription\x18\t \x01(\tR\vdescription\x12\x16\n" +
 	"\x06strict\x18\n" +
 	" \x01(\bR\x06strict\x12<\n" +
-	"\vannotations\x18\v \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\"K\n" +
+	"\vannotations\x18\v \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\x12\x18\n" +
+	"\anumbers\x18x \x03(\x04R\anumbers\"K\n" +
 	"\aOutcome\x12\a\n" +
 	"\x03ACK\x10\x00\x12\v\n" +
 	"\aREQUEUE\x10\x01\x12\x12\n" +
@@ -5044,7 +5225,7 @@ const file_log_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xec\x15\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\x94\x16\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -5106,7 +5287,8 @@ const file_log_proto_rawDesc = "" +
 	"\x15dead_letter_on_delete\x18P \x01(\bR\x12deadLetterOnDelete\x12\x16\n" +
 	"\x06unique\x18K \x01(\bR\x06unique\x12!\n" +
 	"\fmax_prefetch\x18L \x01(\rR\vmaxPrefetch\x12@\n" +
-	"\bdispatch\x18M \x01(\x0e2$.quorate.log.v1.QueueConfig.DispatchR\bdispatch\"L\n" +
+	"\bdispatch\x18M \x01(\x0e2$.quorate.log.v1.QueueConfig.DispatchR\bdispatch\x12&\n" +
+	"\x0freturn_in_order\x18x \x01(\bR\rreturnInOrder\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
 	"\fAT_MOST_ONCE\x10\x01\x12\x11\n" +
@@ -5285,7 +5467,7 @@ func file_log_proto_rawDescGZIP() []byte {
 }
 
 var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
@@ -5305,101 +5487,104 @@ var file_log_proto_goTypes = []any{
 	(*Entry)(nil),                       // 15: quorate.log.v1.Entry
 	(*Command)(nil),                     // 16: quorate.log.v1.Command
 	(*Enqueue)(nil),                     // 17: quorate.log.v1.Enqueue
-	(*Restored)(nil),                    // 18: quorate.log.v1.Restored
-	(*Schedule)(nil),                    // 19: quorate.log.v1.Schedule
-	(*Renew)(nil),                       // 20: quorate.log.v1.Renew
-	(*ReceiveDeferred)(nil),             // 21: quorate.log.v1.ReceiveDeferred
-	(*Kick)(nil),                        // 22: quorate.log.v1.Kick
-	(*Unpark)(nil),                      // 23: quorate.log.v1.Unpark
-	(*Group)(nil),                       // 24: quorate.log.v1.Group
-	(*Touch)(nil),                       // 25: quorate.log.v1.Touch
-	(*Death)(nil),                       // 26: quorate.log.v1.Death
-	(*Consume)(nil),                     // 27: quorate.log.v1.Consume
-	(*Choose)(nil),                      // 28: quorate.log.v1.Choose
-	(*Credit)(nil),                      // 29: quorate.log.v1.Credit
-	(*Cancel)(nil),                      // 30: quorate.log.v1.Cancel
-	(*Get)(nil),                         // 31: quorate.log.v1.Get
-	(*Pause)(nil),                       // 32: quorate.log.v1.Pause
-	(*Redrive)(nil),                     // 33: quorate.log.v1.Redrive
-	(*RedriveStep)(nil),                 // 34: quorate.log.v1.RedriveStep
-	(*Take)(nil),                        // 35: quorate.log.v1.Take
-	(*Settle)(nil),                      // 36: quorate.log.v1.Settle
-	(*Annotation)(nil),                  // 37: quorate.log.v1.Annotation
-	(*Configure)(nil),                   // 38: quorate.log.v1.Configure
-	(*QueueConfig)(nil),                 // 39: quorate.log.v1.QueueConfig
-	(*Delete)(nil),                      // 40: quorate.log.v1.Delete
-	(*RouteDead)(nil),                   // 41: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),                   // 42: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),                  // 43: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),                    // 44: quorate.log.v1.NodeDown
-	(*NodeSuspected)(nil),               // 45: quorate.log.v1.NodeSuspected
-	(*MessageState)(nil),                // 46: quorate.log.v1.MessageState
-	(*EndState)(nil),                    // 47: quorate.log.v1.EndState
-	(*DeadTransfer)(nil),                // 48: quorate.log.v1.DeadTransfer
+	(*Unit)(nil),                        // 18: quorate.log.v1.Unit
+	(*Restored)(nil),                    // 19: quorate.log.v1.Restored
+	(*Schedule)(nil),                    // 20: quorate.log.v1.Schedule
+	(*Renew)(nil),                       // 21: quorate.log.v1.Renew
+	(*ReceiveDeferred)(nil),             // 22: quorate.log.v1.ReceiveDeferred
+	(*Kick)(nil),                        // 23: quorate.log.v1.Kick
+	(*Unpark)(nil),                      // 24: quorate.log.v1.Unpark
+	(*Group)(nil),                       // 25: quorate.log.v1.Group
+	(*Touch)(nil),                       // 26: quorate.log.v1.Touch
+	(*Death)(nil),                       // 27: quorate.log.v1.Death
+	(*Consume)(nil),                     // 28: quorate.log.v1.Consume
+	(*Choose)(nil),                      // 29: quorate.log.v1.Choose
+	(*Credit)(nil),                      // 30: quorate.log.v1.Credit
+	(*Cancel)(nil),                      // 31: quorate.log.v1.Cancel
+	(*Get)(nil),                         // 32: quorate.log.v1.Get
+	(*Pause)(nil),                       // 33: quorate.log.v1.Pause
+	(*Redrive)(nil),                     // 34: quorate.log.v1.Redrive
+	(*RedriveStep)(nil),                 // 35: quorate.log.v1.RedriveStep
+	(*Take)(nil),                        // 36: quorate.log.v1.Take
+	(*Settle)(nil),                      // 37: quorate.log.v1.Settle
+	(*Annotation)(nil),                  // 38: quorate.log.v1.Annotation
+	(*Configure)(nil),                   // 39: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 40: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 41: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 42: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 43: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 44: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 45: quorate.log.v1.NodeDown
+	(*NodeSuspected)(nil),               // 46: quorate.log.v1.NodeSuspected
+	(*MessageState)(nil),                // 47: quorate.log.v1.MessageState
+	(*EndState)(nil),                    // 48: quorate.log.v1.EndState
+	(*DeadTransfer)(nil),                // 49: quorate.log.v1.DeadTransfer
 }
 var file_log_proto_depIdxs = []int32{
 	16, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
 	0,  // 1: quorate.log.v1.Command.kind:type_name -> quorate.log.v1.Command.Kind
 	14, // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
 	17, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
-	27, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
-	30, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
-	31, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
-	36, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	38, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	40, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	41, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	43, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	44, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
-	25, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
-	19, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
-	20, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
-	21, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
-	22, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
-	24, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
-	45, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
-	23, // 20: quorate.log.v1.Command.unpark:type_name -> quorate.log.v1.Unpark
-	29, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
-	28, // 22: quorate.log.v1.Command.choose:type_name -> quorate.log.v1.Choose
-	32, // 23: quorate.log.v1.Command.pause:type_name -> quorate.log.v1.Pause
-	35, // 24: quorate.log.v1.Command.take:type_name -> quorate.log.v1.Take
-	33, // 25: quorate.log.v1.Command.redrive:type_name -> quorate.log.v1.Redrive
-	34, // 26: quorate.log.v1.Command.redrive_step:type_name -> quorate.log.v1.RedriveStep
-	26, // 27: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
-	1,  // 28: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
-	18, // 29: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
-	37, // 30: quorate.log.v1.Enqueue.annotations:type_name -> quorate.log.v1.Annotation
-	4,  // 31: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
-	2,  // 32: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
-	14, // 33: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
-	3,  // 34: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
-	4,  // 35: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	14, // 36: quorate.log.v1.Choose.session:type_name -> quorate.log.v1.Session
-	35, // 37: quorate.log.v1.RedriveStep.takes:type_name -> quorate.log.v1.Take
-	5,  // 38: quorate.log.v1.Take.action:type_name -> quorate.log.v1.Take.Action
-	6,  // 39: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	14, // 40: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
-	37, // 41: quorate.log.v1.Settle.annotations:type_name -> quorate.log.v1.Annotation
-	39, // 42: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
-	7,  // 43: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
-	8,  // 44: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
-	9,  // 45: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
-	10, // 46: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
-	11, // 47: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
-	12, // 48: quorate.log.v1.QueueConfig.dispatch:type_name -> quorate.log.v1.QueueConfig.Dispatch
-	42, // 49: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	4,  // 50: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	48, // 51: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	26, // 52: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	37, // 53: quorate.log.v1.MessageState.annotations:type_name -> quorate.log.v1.Annotation
-	5,  // 54: quorate.log.v1.MessageState.taken_as:type_name -> quorate.log.v1.Take.Action
-	13, // 55: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
-	14, // 56: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
-	57, // [57:57] is the sub-list for method output_type
-	57, // [57:57] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	28, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
+	31, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
+	32, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
+	37, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
+	39, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	41, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	42, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	44, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	45, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	26, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
+	20, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
+	21, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
+	22, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
+	23, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
+	25, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
+	46, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
+	24, // 20: quorate.log.v1.Command.unpark:type_name -> quorate.log.v1.Unpark
+	30, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
+	29, // 22: quorate.log.v1.Command.choose:type_name -> quorate.log.v1.Choose
+	33, // 23: quorate.log.v1.Command.pause:type_name -> quorate.log.v1.Pause
+	36, // 24: quorate.log.v1.Command.take:type_name -> quorate.log.v1.Take
+	34, // 25: quorate.log.v1.Command.redrive:type_name -> quorate.log.v1.Redrive
+	35, // 26: quorate.log.v1.Command.redrive_step:type_name -> quorate.log.v1.RedriveStep
+	18, // 27: quorate.log.v1.Command.unit:type_name -> quorate.log.v1.Unit
+	27, // 28: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	1,  // 29: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
+	19, // 30: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
+	38, // 31: quorate.log.v1.Enqueue.annotations:type_name -> quorate.log.v1.Annotation
+	16, // 32: quorate.log.v1.Unit.commands:type_name -> quorate.log.v1.Command
+	4,  // 33: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
+	2,  // 34: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
+	14, // 35: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
+	3,  // 36: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
+	4,  // 37: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
+	14, // 38: quorate.log.v1.Choose.session:type_name -> quorate.log.v1.Session
+	36, // 39: quorate.log.v1.RedriveStep.takes:type_name -> quorate.log.v1.Take
+	5,  // 40: quorate.log.v1.Take.action:type_name -> quorate.log.v1.Take.Action
+	6,  // 41: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
+	14, // 42: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
+	38, // 43: quorate.log.v1.Settle.annotations:type_name -> quorate.log.v1.Annotation
+	40, // 44: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	7,  // 45: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
+	8,  // 46: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
+	9,  // 47: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
+	10, // 48: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
+	11, // 49: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
+	12, // 50: quorate.log.v1.QueueConfig.dispatch:type_name -> quorate.log.v1.QueueConfig.Dispatch
+	43, // 51: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	4,  // 52: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	49, // 53: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	27, // 54: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	38, // 55: quorate.log.v1.MessageState.annotations:type_name -> quorate.log.v1.Annotation
+	5,  // 56: quorate.log.v1.MessageState.taken_as:type_name -> quorate.log.v1.Take.Action
+	13, // 57: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
+	14, // 58: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
+	59, // [59:59] is the sub-list for method output_type
+	59, // [59:59] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -5413,7 +5598,7 @@ func file_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
 			NumEnums:      14,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

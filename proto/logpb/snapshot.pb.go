@@ -792,6 +792,7 @@ type GroupTakerState struct {
 	Id            string                 `protobuf:"bytes,3,opt,name=id" json:"id,omitempty"`              // as in Consume
 	Turn          uint64                 `protobuf:"varint,4,opt,name=turn" json:"turn,omitempty"`         // the consumer with the lowest takes the next free group
 	Review        uint64                 `protobuf:"varint,5,opt,name=review" json:"review,omitempty"`     // the consumer's holds from this order on are under review; 0: none is
+	Hold          bool                   `protobuf:"varint,120,opt,name=hold" json:"hold,omitempty"`       // as Consume.group_hold
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -859,6 +860,13 @@ func (x *GroupTakerState) GetReview() uint64 {
 		return x.Review
 	}
 	return 0
+}
+
+func (x *GroupTakerState) GetHold() bool {
+	if x != nil {
+		return x.Hold
+	}
+	return false
 }
 
 type QueueCounters struct {
@@ -1408,6 +1416,7 @@ type SessionState struct {
 	// Number of the next delivery of its gets, which have no ConsumerState; 0: 1, or
 	// they have one.
 	NextGet       uint64 `protobuf:"varint,9,opt,name=next_get,json=nextGet" json:"next_get,omitempty"`
+	LastOpNext    uint64 `protobuf:"varint,120,opt,name=last_op_next,json=lastOpNext" json:"last_op_next,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1505,6 +1514,13 @@ func (x *SessionState) GetNextGet() uint64 {
 	return 0
 }
 
+func (x *SessionState) GetLastOpNext() uint64 {
+	if x != nil {
+		return x.LastOpNext
+	}
+	return 0
+}
+
 // CursorState is how far consumers with a least TTL have passed over messages.
 type CursorState struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -1595,11 +1611,12 @@ type ConsumerState struct {
 	MinTtl        uint64   `protobuf:"varint,45,opt,name=min_ttl,json=minTtl" json:"min_ttl,omitempty"`          // as in Consume
 	CreditMode    bool     `protobuf:"varint,62,opt,name=credit_mode,json=creditMode" json:"credit_mode,omitempty"`
 	DeliveryCount uint32   `protobuf:"varint,63,opt,name=delivery_count,json=deliveryCount" json:"delivery_count,omitempty"`
-	Credit        uint32   `protobuf:"varint,64,opt,name=credit" json:"credit,omitempty"`     // what is left of it
-	Selector      string   `protobuf:"bytes,70,opt,name=selector" json:"selector,omitempty"`  // as in Consume
-	Choices       uint64   `protobuf:"varint,71,opt,name=choices" json:"choices,omitempty"`   // number of its last Choose
-	Searched      uint64   `protobuf:"varint,72,opt,name=searched" json:"searched,omitempty"` // as in Choose
-	Drains        uint64   `protobuf:"varint,73,opt,name=drains" json:"drains,omitempty"`     // entry of the drain that is not finished; 0: none
+	Credit        uint32   `protobuf:"varint,64,opt,name=credit" json:"credit,omitempty"`      // what is left of it
+	Selector      string   `protobuf:"bytes,70,opt,name=selector" json:"selector,omitempty"`   // as in Consume
+	Choices       uint64   `protobuf:"varint,71,opt,name=choices" json:"choices,omitempty"`    // number of its last Choose
+	Searched      uint64   `protobuf:"varint,72,opt,name=searched" json:"searched,omitempty"`  // as in Choose
+	Drains        uint64   `protobuf:"varint,73,opt,name=drains" json:"drains,omitempty"`      // entry of the drain that is not finished; 0: none
+	Numbered      bool     `protobuf:"varint,120,opt,name=numbered" json:"numbered,omitempty"` // as in Consume
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1865,6 +1882,13 @@ func (x *ConsumerState) GetDrains() uint64 {
 	return 0
 }
 
+func (x *ConsumerState) GetNumbered() bool {
+	if x != nil {
+		return x.Numbered
+	}
+	return false
+}
+
 // DetachedState is a consumer whose session has ended and whose deliveries stay
 // locked.
 type DetachedState struct {
@@ -1874,6 +1898,7 @@ type DetachedState struct {
 	Registered    uint64                 `protobuf:"varint,3,opt,name=registered" json:"registered,omitempty"`
 	Until         int64                  `protobuf:"zigzag64,4,opt,name=until" json:"until,omitempty"` // on the clock of held messages
 	Tag           string                 `protobuf:"bytes,5,opt,name=tag" json:"tag,omitempty"`
+	Numbered      bool                   `protobuf:"varint,120,opt,name=numbered" json:"numbered,omitempty"` // as in Consume
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1941,6 +1966,13 @@ func (x *DetachedState) GetTag() string {
 		return x.Tag
 	}
 	return ""
+}
+
+func (x *DetachedState) GetNumbered() bool {
+	if x != nil {
+		return x.Numbered
+	}
+	return false
 }
 
 var File_snapshot_proto protoreflect.FileDescriptor
@@ -2038,13 +2070,14 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x05until\x18\b \x01(\x12R\x05until\x12!\n" +
 	"\flinger_until\x18\t \x01(\x12R\vlingerUntil\x12\x18\n" +
 	"\aleaving\x18\n" +
-	" \x01(\rR\aleaving\"{\n" +
+	" \x01(\rR\aleaving\"\x8f\x01\n" +
 	"\x0fGroupTakerState\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\rR\bconsumer\x12\x10\n" +
 	"\x03max\x18\x02 \x01(\rR\x03max\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\tR\x02id\x12\x12\n" +
 	"\x04turn\x18\x04 \x01(\x04R\x04turn\x12\x16\n" +
-	"\x06review\x18\x05 \x01(\x04R\x06review\"\xe9\b\n" +
+	"\x06review\x18\x05 \x01(\x04R\x06review\x12\x12\n" +
+	"\x04hold\x18x \x01(\bR\x04hold\"\xe9\b\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +
@@ -2108,7 +2141,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x05group\x18= \x01(\bR\x05group\x12\x16\n" +
 	"\x06reason\x18A \x01(\tR\x06reason\x12 \n" +
 	"\vdescription\x18B \x01(\tR\vdescription\x12<\n" +
-	"\vannotations\x18F \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\"\xcd\x02\n" +
+	"\vannotations\x18F \x03(\v2\x1a.quorate.log.v1.AnnotationR\vannotations\"\xef\x02\n" +
 	"\fSessionState\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x19\n" +
 	"\bnext_seq\x18\x02 \x01(\x04R\anextSeq\x12\x1e\n" +
@@ -2119,10 +2152,12 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x10last_op_delivery\x18\x06 \x01(\x04R\x0elastOpDelivery\x12*\n" +
 	"\x11last_op_consumers\x18\a \x01(\x04R\x0flastOpConsumers\x12\x18\n" +
 	"\arefused\x18\b \x03(\x04R\arefused\x12\x19\n" +
-	"\bnext_get\x18\t \x01(\x04R\anextGet\":\n" +
+	"\bnext_get\x18\t \x01(\x04R\anextGet\x12 \n" +
+	"\flast_op_next\x18x \x01(\x04R\n" +
+	"lastOpNext\":\n" +
 	"\vCursorState\x12\x17\n" +
 	"\amin_ttl\x18\x01 \x01(\x04R\x06minTtl\x12\x12\n" +
-	"\x04next\x18\x02 \x03(\x04R\x04next\"\xde\a\n" +
+	"\x04next\x18\x02 \x03(\x04R\x04next\"\xfa\a\n" +
 	"\rConsumerState\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x10\n" +
@@ -2162,7 +2197,8 @@ const file_snapshot_proto_rawDesc = "" +
 	"\bselector\x18F \x01(\tR\bselector\x12\x18\n" +
 	"\achoices\x18G \x01(\x04R\achoices\x12\x1a\n" +
 	"\bsearched\x18H \x01(\x04R\bsearched\x12\x16\n" +
-	"\x06drains\x18I \x01(\x04R\x06drains\"\xa6\x01\n" +
+	"\x06drains\x18I \x01(\x04R\x06drains\x12\x1a\n" +
+	"\bnumbered\x18x \x01(\bR\bnumbered\"\xc2\x01\n" +
 	"\rDetachedState\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x1e\n" +
@@ -2170,7 +2206,8 @@ const file_snapshot_proto_rawDesc = "" +
 	"registered\x18\x03 \x01(\x04R\n" +
 	"registered\x12\x14\n" +
 	"\x05until\x18\x04 \x01(\x12R\x05until\x12\x10\n" +
-	"\x03tag\x18\x05 \x01(\tR\x03tagB/Z&github.com/quorate/quorate/proto/logpb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
+	"\x03tag\x18\x05 \x01(\tR\x03tag\x12\x1a\n" +
+	"\bnumbered\x18x \x01(\bR\bnumberedB/Z&github.com/quorate/quorate/proto/logpb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_snapshot_proto_rawDescOnce sync.Once

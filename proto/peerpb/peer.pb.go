@@ -4391,8 +4391,10 @@ type PeekRequest struct {
 	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
 	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
 	Place         uint32                 `protobuf:"varint,3,opt,name=place" json:"place,omitempty"`
-	After         uint64                 `protobuf:"varint,4,opt,name=after" json:"after,omitempty"` // number of a message
-	Limit         uint32                 `protobuf:"varint,5,opt,name=limit" json:"limit,omitempty"` // of messages
+	After         uint64                 `protobuf:"varint,4,opt,name=after" json:"after,omitempty"`                     // number of a message
+	Limit         uint32                 `protobuf:"varint,5,opt,name=limit" json:"limit,omitempty"`                     // of messages
+	Places        []uint32               `protobuf:"varint,120,rep,packed,name=places" json:"places,omitempty"`          // in place of place
+	OfGroup       string                 `protobuf:"bytes,121,opt,name=of_group,json=ofGroup" json:"of_group,omitempty"` // only messages of this one; empty: of any or none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4460,6 +4462,20 @@ func (x *PeekRequest) GetLimit() uint32 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *PeekRequest) GetPlaces() []uint32 {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
+func (x *PeekRequest) GetOfGroup() string {
+	if x != nil {
+		return x.OfGroup
+	}
+	return ""
 }
 
 type PeekReply struct {
@@ -4545,6 +4561,8 @@ type Peeked struct {
 	ScheduleId    string                 `protobuf:"bytes,11,opt,name=schedule_id,json=scheduleId" json:"schedule_id,omitempty"`
 	Deferral      string                 `protobuf:"bytes,12,opt,name=deferral" json:"deferral,omitempty"`       // token of a deferred message
 	Annotations   []byte                 `protobuf:"bytes,13,opt,name=annotations" json:"annotations,omitempty"` // as in Delivery
+	Edit          []byte                 `protobuf:"bytes,120,opt,name=edit" json:"edit,omitempty"`              // likewise
+	EnqueuedAt    int64                  `protobuf:"zigzag64,121,opt,name=enqueued_at,json=enqueuedAt" json:"enqueued_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4668,6 +4686,20 @@ func (x *Peeked) GetAnnotations() []byte {
 		return x.Annotations
 	}
 	return nil
+}
+
+func (x *Peeked) GetEdit() []byte {
+	if x != nil {
+		return x.Edit
+	}
+	return nil
+}
+
+func (x *Peeked) GetEnqueuedAt() int64 {
+	if x != nil {
+		return x.EnqueuedAt
+	}
+	return 0
 }
 
 // BrowseRequest asks the leader of a queue for ready messages.
@@ -4842,7 +4874,8 @@ type SelectRequest struct {
 	// Such a queue is to be said of each message.
 	Sources bool `protobuf:"varint,13,opt,name=sources" json:"sources,omitempty"`
 	// Only how many there are of which kind is to be said.
-	Count         bool `protobuf:"varint,75,opt,name=count" json:"count,omitempty"`
+	Count         bool   `protobuf:"varint,75,opt,name=count" json:"count,omitempty"`
+	OfGroup       string `protobuf:"bytes,120,opt,name=of_group,json=ofGroup" json:"of_group,omitempty"` // empty: of any or none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4973,6 +5006,13 @@ func (x *SelectRequest) GetCount() bool {
 		return x.Count
 	}
 	return false
+}
+
+func (x *SelectRequest) GetOfGroup() string {
+	if x != nil {
+		return x.OfGroup
+	}
+	return ""
 }
 
 type SelectReply struct {
@@ -6928,18 +6968,20 @@ const file_peer_proto_rawDesc = "" +
 	"\x04held\x18\b \x01(\x04R\x04held\x12%\n" +
 	"\x0elongest_millis\x18\t \x01(\rR\rlongestMillis\x12%\n" +
 	"\x0egranted_millis\x18\n" +
-	" \x01(\rR\rgrantedMillis\"{\n" +
+	" \x01(\rR\rgrantedMillis\"\xae\x01\n" +
 	"\vPeekRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
 	"\x05place\x18\x03 \x01(\rR\x05place\x12\x14\n" +
 	"\x05after\x18\x04 \x01(\x04R\x05after\x12\x14\n" +
-	"\x05limit\x18\x05 \x01(\rR\x05limit\"\x80\x01\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\x12\x16\n" +
+	"\x06places\x18x \x03(\rR\x06places\x12\x19\n" +
+	"\bof_group\x18y \x01(\tR\aofGroup\"\x80\x01\n" +
 	"\tPeekReply\x12\x16\n" +
 	"\x06leader\x18\x01 \x01(\bR\x06leader\x12\x12\n" +
 	"\x04gone\x18\x02 \x01(\bR\x04gone\x123\n" +
 	"\bmessages\x18\x03 \x03(\v2\x17.quorate.peer.v1.PeekedR\bmessages\x12\x12\n" +
-	"\x04more\x18\x04 \x01(\bR\x04more\"\xf0\x02\n" +
+	"\x04more\x18\x04 \x01(\bR\x04more\"\xa5\x03\n" +
 	"\x06Peeked\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05place\x18\x02 \x01(\rR\x05place\x12\x18\n" +
@@ -6955,7 +6997,10 @@ const file_peer_proto_rawDesc = "" +
 	"\vschedule_id\x18\v \x01(\tR\n" +
 	"scheduleId\x12\x1a\n" +
 	"\bdeferral\x18\f \x01(\tR\bdeferral\x12 \n" +
-	"\vannotations\x18\r \x01(\fR\vannotations\"g\n" +
+	"\vannotations\x18\r \x01(\fR\vannotations\x12\x12\n" +
+	"\x04edit\x18x \x01(\fR\x04edit\x12\x1f\n" +
+	"\venqueued_at\x18y \x01(\x12R\n" +
+	"enqueuedAt\"g\n" +
 	"\rBrowseRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
@@ -6967,7 +7012,7 @@ const file_peer_proto_rawDesc = "" +
 	"\bmessages\x18\x03 \x03(\v2\x17.quorate.peer.v1.PeekedR\bmessages\x12\x12\n" +
 	"\x04seen\x18\x04 \x01(\x04R\x04seen\x12\x16\n" +
 	"\x06newest\x18\x05 \x01(\x04R\x06newest\x12\x14\n" +
-	"\x05ready\x18\x06 \x01(\x04R\x05ready\"\xdc\x03\n" +
+	"\x05ready\x18\x06 \x01(\x04R\x05ready\"\xf7\x03\n" +
 	"\rSelectRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
@@ -6985,7 +7030,8 @@ const file_peer_proto_rawDesc = "" +
 	"\x06reason\x18\v \x01(\tR\x06reason\x12\x16\n" +
 	"\x06source\x18\f \x01(\tR\x06source\x12\x18\n" +
 	"\asources\x18\r \x01(\bR\asources\x12\x14\n" +
-	"\x05count\x18K \x01(\bR\x05count\x1a:\n" +
+	"\x05count\x18K \x01(\bR\x05count\x12\x19\n" +
+	"\bof_group\x18x \x01(\tR\aofGroup\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xce\x01\n" +

@@ -509,6 +509,7 @@ type Delivery struct {
 	StoredSize    uint32 `protobuf:"varint,16,opt,name=stored_size,json=storedSize" json:"stored_size,omitempty"`
 	Sequence      uint64 `protobuf:"varint,17,opt,name=sequence" json:"sequence,omitempty"`      // of the message in its queue; only for consumers in credit mode
 	Annotations   []byte `protobuf:"bytes,18,opt,name=annotations" json:"annotations,omitempty"` // as in fsm.Message
+	Edit          []byte `protobuf:"bytes,120,opt,name=edit" json:"edit,omitempty"`              // as in fsm.Message
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -665,6 +666,13 @@ func (x *Delivery) GetSequence() uint64 {
 func (x *Delivery) GetAnnotations() []byte {
 	if x != nil {
 		return x.Annotations
+	}
+	return nil
+}
+
+func (x *Delivery) GetEdit() []byte {
+	if x != nil {
+		return x.Edit
 	}
 	return nil
 }
@@ -932,7 +940,7 @@ const file_session_proto_rawDesc = "" +
 	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1a\n" +
 	"\bconsumer\x18\x06 \x01(\x04R\bconsumer\x12\x12\n" +
 	"\x04last\x18\a \x01(\x04R\x04last\x12\x14\n" +
-	"\x05group\x18\t \x01(\rR\x05groupJ\x04\b\b\x10\t\"\xa3\x04\n" +
+	"\x05group\x18\t \x01(\rR\x05groupJ\x04\b\b\x10\t\"\xb7\x04\n" +
 	"\bDelivery\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x12\n" +
@@ -956,7 +964,8 @@ const file_session_proto_rawDesc = "" +
 	"\vstored_size\x18\x10 \x01(\rR\n" +
 	"storedSize\x12\x1a\n" +
 	"\bsequence\x18\x11 \x01(\x04R\bsequence\x12 \n" +
-	"\vannotations\x18\x12 \x01(\fR\vannotations\"\xd6\x03\n" +
+	"\vannotations\x18\x12 \x01(\fR\vannotations\x12\x12\n" +
+	"\x04edit\x18x \x01(\fR\x04edit\"\xd6\x03\n" +
 	"\x06Notice\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.peer.v1.Notice.KindR\x04kind\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +

@@ -363,6 +363,15 @@ func (m *Delivery) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if len(m.Edit) > 0 {
+		i -= len(m.Edit)
+		copy(dAtA[i:], m.Edit)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Edit)))
+		i--
+		dAtA[i] = 0x7
+		i--
+		dAtA[i] = 0xc2
+	}
 	if len(m.Annotations) > 0 {
 		i -= len(m.Annotations)
 		copy(dAtA[i:], m.Annotations)
@@ -835,6 +844,10 @@ func (m *Delivery) SizeVT() (n int) {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.Sequence))
 	}
 	l = len(m.Annotations)
+	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	l = len(m.Edit)
 	if l > 0 {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
@@ -2151,6 +2164,40 @@ func (m *Delivery) UnmarshalVT(dAtA []byte) error {
 			m.Annotations = append(m.Annotations[:0], dAtA[iNdEx:postIndex]...)
 			if m.Annotations == nil {
 				m.Annotations = []byte{}
+			}
+			iNdEx = postIndex
+		case 120:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Edit", wireType)
+			}
+			var byteLen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				byteLen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if byteLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + byteLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Edit = append(m.Edit[:0], dAtA[iNdEx:postIndex]...)
+			if m.Edit == nil {
+				m.Edit = []byte{}
 			}
 			iNdEx = postIndex
 		default:

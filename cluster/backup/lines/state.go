@@ -108,6 +108,7 @@ type death struct {
 	First              bool   `json:"first,omitempty"`
 	LastExchange       text   `json:"last_exchange,omitempty"`
 	LastTime           when   `json:"last_time,omitempty"`
+	Failed             uint32 `json:"failed,omitempty"`
 }
 
 // places are the names of where a message can be.
@@ -167,7 +168,7 @@ func stateOf(r *logpb.MessageState) *state {
 	}
 	for _, d := range r.Deaths {
 		x := death{
-			reasonOf(d.Reason), text(d.Queue), d.Count, when(d.Time), text(d.Exchange), []text{}, text(d.OriginalExpiration), d.First, text(d.LastExchange), when(d.LastTime),
+			reasonOf(d.Reason), text(d.Queue), d.Count, when(d.Time), text(d.Exchange), []text{}, text(d.OriginalExpiration), d.First, text(d.LastExchange), when(d.LastTime), d.Failed,
 		}
 		for _, k := range d.RoutingKeys {
 			x.RoutingKeys = append(x.RoutingKeys, text(k))
@@ -210,6 +211,7 @@ func (s *state) record(p Properties) (*logpb.MessageState, error) {
 		x := &logpb.Death{
 			Reason: why, Queue: string(d.Queue), Count: d.Count, Time: int64(d.Time), Exchange: string(d.Exchange),
 			OriginalExpiration: string(d.OriginalExpiration), First: d.First, LastExchange: string(d.LastExchange), LastTime: int64(d.LastTime),
+			Failed: d.Failed,
 		}
 		for _, k := range d.RoutingKeys {
 			x.RoutingKeys = append(x.RoutingKeys, string(k))
