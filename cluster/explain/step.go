@@ -20,6 +20,10 @@ type step struct {
 // number that was next before it.
 func (s *step) births(next uint64) {
 	t, e := s.t, s.c.GetEnqueue()
+	if s.c.Kind == logpb.Command_UNIT {
+		s.unitBirths(next)
+		return
+	}
 	if s.c.Kind == logpb.Command_ENQUEUE && t.wanted.MessageID != "" && fsm.Label([]byte(e.GetMessageId())) == t.wanted.MessageID ||
 		t.wanted.MessageID == "" && s.c.Kind == logpb.Command_ENQUEUE && next == t.wanted.Number && queue.NextSeq(t.m) > next {
 		s.enqueued(e, next)
@@ -32,6 +36,25 @@ func (s *step) births(next uint64) {
 				return
 			}
 		}
+	}
+}
+
+// unitBirths is births for a unit, which numbers what it brings from next on.
+func (s *step) unitBirths(next uint64) {
+	one := *s
+	for _, c := range s.c.GetUnit().GetCommands() {
+		if c.Kind != logpb.Command_ENQUEUE || queue.NextSeq(s.t.m) <= next {
+			continue // a settlement, or the unit was refused or is a repetition
+		}
+		wanted := s.t.wanted.Number == next
+		if id := s.t.wanted.MessageID; id != "" {
+			wanted = fsm.Label([]byte(c.Enqueue.GetMessageId())) == id
+		}
+		if wanted {
+			one.enqueued(c.Enqueue, next)
+		}
+		one.meta.Offset += c.Enqueue.GetSize()
+		next++
 	}
 }
 

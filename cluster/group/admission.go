@@ -145,11 +145,37 @@ func decodeAll(commands []byte, f func(enqueue bool, size uint64) bool) (count i
 		return 0, fmt.Errorf("commands are stamped already, with version %d", e.Version)
 	}
 	for _, c := range e.Commands {
-		if count++; !f(c.Kind == logpb.Command_ENQUEUE, uint64(c.Enqueue.GetSize())) {
+		if c.Kind == logpb.Command_UNIT {
+			if err := eachOf(c.Unit, f); err != nil {
+				return 0, err
+			}
+			count++
+		} else if count++; !f(c.Kind == logpb.Command_ENQUEUE, uint64(c.Enqueue.GetSize())) {
 			break
 		}
 	}
 	return count, nil
+}
+
+// eachOf calls f with the publishes of a unit.
+func eachOf(u *logpb.Unit, f func(enqueue bool, size uint64) bool) error {
+	size := uint64(0)
+	for _, c := range u.GetCommands() {
+		switch c.GetKind() {
+		case logpb.Command_ENQUEUE:
+			size += uint64(c.Enqueue.GetSize())
+			if !f(true, uint64(c.Enqueue.GetSize())) {
+				return nil
+			}
+		case logpb.Command_SETTLE:
+		default:
+			return fmt.Errorf("a unit holds a command of kind %v", c.GetKind())
+		}
+	}
+	if size != uint64(u.GetSize()) {
+		return fmt.Errorf("the payload of a unit has %d bytes, of %d", size, u.GetSize())
+	}
+	return nil
 }
 
 const (
@@ -203,6 +229,8 @@ var (
 	seqField      = number((*logpb.Command)(nil), "seq")
 	enqueueField  = number((*logpb.Command)(nil), "enqueue")
 	sizeField     = number((*logpb.Enqueue)(nil), "size")
+	unitField     = number((*logpb.Command)(nil), "unit")
+	unitSizeField = number((*logpb.Unit)(nil), "size")
 	nodeField     = number((*logpb.Session)(nil), "node")
 	bootField     = number((*logpb.Session)(nil), "boot")
 	numField      = number((*logpb.Session)(nil), "num")
@@ -338,6 +366,8 @@ func scanCommand(b []byte) (enqueue bool, size uint64, ok bool) {
 				return false, 0, false // the decoder joins them
 			}
 			publish = b[end-int(value) : end]
+		case unitField:
+			return false, 0, false // its publishes are in it
 		}
 	}
 	for at := 0; at < len(publish); {
@@ -380,7 +410,7 @@ func scan(commands []byte, f func(enqueue bool, size uint64) bool) (count int) {
 type commandHead struct {
 	session fsm.SessionID
 	seq     uint64
-	enqueue bool
+	payload bool // it is a publish, or a unit, which may have none
 	size    int
 }
 
@@ -404,13 +434,15 @@ func headOf(b []byte) (c commandHead) {
 		f := fieldAt(b, at)
 		switch at = f.end; f.number {
 		case kindField:
-			c.enqueue = logpb.Command_Kind(f.value) == logpb.Command_ENQUEUE
+			c.payload = logpb.Command_Kind(f.value) == logpb.Command_ENQUEUE || logpb.Command_Kind(f.value) == logpb.Command_UNIT
 		case seqField:
 			c.seq = f.value
 		case sessionField:
 			c.readSession(f.bytes)
 		case enqueueField:
-			c.readSize(f.bytes)
+			c.readSize(f.bytes, sizeField)
+		case unitField:
+			c.readSize(f.bytes, unitSizeField)
 		}
 	}
 	return c
@@ -430,10 +462,10 @@ func (c *commandHead) readSession(b []byte) {
 	}
 }
 
-func (c *commandHead) readSize(b []byte) {
+func (c *commandHead) readSize(b []byte, field protowire.Number) {
 	for at := 0; at < len(b); {
 		f := fieldAt(b, at)
-		if at = f.end; f.number == sizeField {
+		if at = f.end; f.number == field {
 			c.size = int(uint32(f.value))
 		}
 	}

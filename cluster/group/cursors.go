@@ -158,7 +158,7 @@ func (b *Batch) only(runs []run) Batch {
 	payloads, in := b.Payloads, 0 // the position in the first of runs
 	for raw, c := range heads(b.Commands) {
 		var payload []byte
-		if c.enqueue {
+		if c.payload && c.size > 0 {
 			payload, payloads = cutPayload(payloads, c.size)
 		}
 		r := &runs[0]

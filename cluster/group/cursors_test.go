@@ -369,10 +369,14 @@ func TestTransferKeepsWhatIsQueued(t *testing.T) {
 // Where no decoder runs, commands are read as it reads them.
 func TestHeads(t *testing.T) {
 	var commands []byte
-	want := []commandHead{{sessionOf(7), 300, true, 70_000}, {fsm.SessionID{}, 0, false, 0}, {fsm.SessionID{Boot: 9}, 1, false, 0}}
+	want := []commandHead{{sessionOf(7), 300, true, 70_000}, {fsm.SessionID{}, 0, false, 0}, {fsm.SessionID{Boot: 9}, 1, false, 0}, {sessionOf(8), 2, true, 900}}
 	for _, c := range want {
 		cmd := &logpb.Command{Kind: logpb.Command_SETTLE, Session: c.session.Proto(), Seq: c.seq, OpenedAt: 12345, Settle: &logpb.Settle{Ranges: []uint64{1, 2}}}
-		if c.enqueue {
+		if c.size == 900 {
+			cmd = &logpb.Command{Kind: logpb.Command_UNIT, Session: c.session.Proto(), Seq: c.seq, Unit: &logpb.Unit{
+				Commands: []*logpb.Command{{Kind: logpb.Command_ENQUEUE, Seq: 5, Enqueue: &logpb.Enqueue{Size: 7}}}, Size: 900,
+			}}
+		} else if c.payload {
 			cmd = &logpb.Command{Kind: logpb.Command_ENQUEUE, Session: c.session.Proto(), Seq: c.seq, Enqueue: &logpb.Enqueue{Size: uint32(c.size), Head: 3, ScheduleId: "x"}}
 		}
 		commands = AppendCommand(commands, cmd)

@@ -388,7 +388,7 @@ func (d *weighedBatch) append(of *fsm.Delivery, p fsm.Payload) {
 	d.Messages = append(d.Messages, fsm.Message{
 		Consumer: of.To.Number, ID: of.ID, Payload: p, Acquired: of.Acquired, Failed: of.Failed, Deaths: of.Deaths, Ready: of.Ready, ScheduledFor: of.ScheduledFor,
 		ExpireAt: of.ExpireAt, EnqueuedAt: of.EnqueuedAt, LockedUntil: of.LockedUntil, LockRemaining: of.LockRemaining,
-		Sequence: of.Sequence, Annotations: of.Annotations,
+		Sequence: of.Sequence, Annotations: of.Annotations, Edit: of.Edit,
 	})
 	d.weight += len(p) + group.DeliveryWeight
 }
@@ -440,6 +440,7 @@ func (x *dispatcher) hand(queue fsm.QueueID, s fsm.SessionID, d weighedBatch) {
 		all[i].ScheduledFor = int64(of.ScheduledFor)
 		all[i].ExpiresAt, all[i].EnqueuedAt = int64(of.ExpireAt), int64(of.EnqueuedAt)
 		all[i].Sequence, all[i].Annotations = of.Sequence, of.Annotations
+		all[i].Edit = of.Edit
 		all[i].LockedUntil, all[i].LockRemaining = int64(of.LockedUntil), uint64(of.LockRemaining)
 		if len(of.Deaths) > 0 {
 			all[i].Deaths = encodeDeaths(of.Deaths)
@@ -718,7 +719,7 @@ func (x *dispatcher) onDeliveries(from string, head, payload []byte) {
 		message := fsm.Message{
 			Consumer: p.Consumer, ID: p.Id, Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, Ready: p.Ready, ScheduledFor: fsm.Time(p.ScheduledFor),
 			ExpireAt: fsm.Time(p.ExpiresAt), EnqueuedAt: fsm.Time(p.EnqueuedAt),
-			LockedUntil: fsm.Time(p.LockedUntil), LockRemaining: fsm.Millis(p.LockRemaining), Sequence: p.Sequence, Annotations: p.Annotations,
+			LockedUntil: fsm.Time(p.LockedUntil), LockRemaining: fsm.Millis(p.LockRemaining), Sequence: p.Sequence, Annotations: p.Annotations, Edit: p.Edit,
 		}
 		if p.Size > 0 {
 			message.Payload = fsm.Readable(payload[:p.Size:p.Size])

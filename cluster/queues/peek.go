@@ -22,7 +22,6 @@ type Peeked struct {
 	fsm.Message
 	Number     uint64 // in the queue: messages are shown in this order
 	Place      queue.Place
-	ExpireAt   fsm.Time // 0: never
 	DueAt      fsm.Time // scheduled, delayed or deferred only; 0: none
 	Deadline   fsm.Time // checked out only; 0: none
 	ScheduleID string
@@ -33,7 +32,21 @@ type Peeked struct {
 // changing them. It never shows an expired message. more says that there may be others. A peek
 // counts as use of a queue that expires when idle.
 func (x *Inspector) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Peeked, more bool, err error) {
-	req := &peerpb.PeekRequest{Group: uint32(q.Group), Queue: uint64(q.ID), Place: uint32(in), After: after, Limit: uint32(limit)}
+	return x.peekFor(ctx, q, &peerpb.PeekRequest{Place: uint32(in), After: after, Limit: uint32(limit)})
+}
+
+// PeekAll is Peek for several places, and for messages of a group; empty: of any or none.
+func (x *Inspector) PeekAll(ctx context.Context, q *catalog.Queue, in []queue.Place, group string, after uint64, limit int) ([]Peeked, error) {
+	req := &peerpb.PeekRequest{After: after, Limit: uint32(limit), OfGroup: group}
+	for _, place := range in {
+		req.Places = append(req.Places, uint32(place))
+	}
+	list, _, err := x.peekFor(ctx, q, req)
+	return list, err
+}
+
+func (x *Inspector) peekFor(ctx context.Context, q *catalog.Queue, req *peerpb.PeekRequest) (list []Peeked, more bool, err error) {
+	req.Group, req.Queue = uint32(q.Group), uint64(q.ID)
 	r, err := askLeader(ctx, x.leaders, q, statsTimeout, self.KindPeek, req, func() *peerpb.PeekReply { return x.peek(req) })
 	switch {
 	case err != nil:
@@ -55,9 +68,9 @@ func peekedFrom(q *catalog.Queue, messages []*peerpb.Peeked) ([]Peeked, error) {
 		list = append(list, Peeked{
 			Message: fsm.Message{
 				Payload: fsm.Readable(p.Payload), Acquired: p.Acquired, Failed: p.Failed, Classic: q.Type() == catalog.ClassicType, Deaths: deaths, ScheduledFor: fsm.Time(p.ScheduledFor),
-				Annotations: p.Annotations,
+				Annotations: p.Annotations, Edit: p.Edit, ExpireAt: fsm.Time(p.ExpireAt), EnqueuedAt: fsm.Time(p.EnqueuedAt), Sequence: p.Number,
 			},
-			Number: p.Number, Place: queue.Place(p.Place), ExpireAt: fsm.Time(p.ExpireAt), DueAt: fsm.Time(p.DueAt),
+			Number: p.Number, Place: queue.Place(p.Place), DueAt: fsm.Time(p.DueAt),
 			Deadline: fsm.Time(p.Deadline), ScheduleID: p.ScheduleId, Deferral: p.Deferral,
 		})
 	}
@@ -75,7 +88,15 @@ func (x *Inspector) peek(req *peerpb.PeekRequest) *peerpb.PeekReply {
 	var list []queue.Message
 	now := g.Now()
 	r.Leader = true
-	p := queue.NewPeek(queue.Place(req.Place), req.After, int(req.Limit), now)
+	places := []queue.Place{queue.Place(req.Place)}
+	if len(req.Places) > 0 {
+		places = places[:0]
+		for _, place := range req.Places {
+			places = append(places, queue.Place(place))
+		}
+	}
+	p := queue.NewPeek(places, req.After, int(req.Limit), now)
+	p.OfGroup(req.OfGroup)
 	for done := false; !done; {
 		done = true // unless the machine says otherwise
 		g.View(func(m *queue.Machine) {
@@ -106,7 +127,7 @@ func peeked(x *queue.Message, payload []byte) *peerpb.Peeked {
 	p := &peerpb.Peeked{
 		Number: x.Seq, Place: uint32(x.Place), Payload: payload, Acquired: x.Acquired, Failed: x.Failed,
 		ScheduledFor: int64(x.ScheduledFor), ExpireAt: int64(x.ExpireAt), DueAt: int64(x.DueAt), Deadline: int64(x.Deadline), ScheduleId: x.ScheduleID,
-		Deferral: x.Deferral, Annotations: fsm.AnnotationMap(x.Annotations),
+		Deferral: x.Deferral, Annotations: fsm.AnnotationMap(x.Annotations), Edit: fsm.EditOf(x.Annotations), EnqueuedAt: int64(x.EnqueuedAt),
 	}
 	if len(x.Deaths) > 0 {
 		p.Deaths = encodeDeaths(x.Deaths)

@@ -192,6 +192,9 @@ func (s *selection) meets(x *queue.Message, death *logpb.Death) bool {
 			return false
 		}
 	}
+	if s.OfGroup != "" && x.Group != s.OfGroup {
+		return false
+	}
 	return age >= s.OlderThan && (s.YoungerThan == 0 || age < s.YoungerThan) &&
 		(s.Source == "" || death.GetQueue() == s.Source) && (s.Reason == "" || death != nil && fsm.ReasonName(death.Reason) == s.Reason)
 }

@@ -37,7 +37,7 @@ const (
 // meanings lists every answer that a client's command can get. NoSession is not in it: it ends the
 // stream and the client's channel.
 var meanings = map[logpb.Command_Kind]map[fsm.Code]meaning{
-	logpb.Command_CONSUME: {fsm.OK: success, fsm.Gone: queueGone, fsm.InUse: inExclusiveUse, fsm.Crowded: crowded, fsm.Forwards: forwards, fsm.TooMany: tooVaried},
+	logpb.Command_CONSUME: {fsm.OK: success, fsm.Gone: queueGone, fsm.InUse: inExclusiveUse, fsm.Crowded: crowded, fsm.Forwards: forwards, fsm.TooMany: tooVaried, fsm.Reserved: otherwise},
 	// Ending what has already ended is a success.
 	logpb.Command_CANCEL: {fsm.OK: success, fsm.Gone: success, fsm.NotFound: success},
 	logpb.Command_GET:    {fsm.OK: success, fsm.Empty: success, fsm.NotYet: success, fsm.Gone: queueGone, fsm.Reserved: reserved, fsm.Crowded: crowded, fsm.Forwards: forwards},
@@ -48,7 +48,8 @@ var meanings = map[logpb.Command_Kind]map[fsm.Code]meaning{
 	logpb.Command_SCHEDULE:         {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.Gone: queueGone},
 	logpb.Command_RENEW:            {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.Gone: queueGone},
 	logpb.Command_SETTLE:           {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.InUse: otherwise, fsm.Gone: queueGone},
-	logpb.Command_RECEIVE_DEFERRED: {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.InUse: otherwise, fsm.Reserved: notServed, fsm.Gone: queueGone},
+	logpb.Command_RECEIVE_DEFERRED: {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.InUse: otherwise, fsm.Reserved: notServed, fsm.Crowded: crowded, fsm.Gone: queueGone},
+	logpb.Command_UNIT:             {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.InUse: otherwise, fsm.Gone: queueGone},
 	logpb.Command_KICK:             {fsm.OK: success, fsm.Gone: queueGone},
 	logpb.Command_UNPARK:           {fsm.OK: success, fsm.Gone: queueGone},
 	logpb.Command_PAUSE:            {fsm.OK: success, fsm.Gone: queueGone},

@@ -325,9 +325,6 @@ func (x *commandExchange) consumerAt(q *catalog.Queue, holdings fsm.Holdings, ta
 	return number, nil
 }
 
-// maxGroupState bounds the state of one group.
-const maxGroupState = 256 << 10
-
 // groupVerb returns a verb about a group that a consumer of this channel holds.
 func groupVerb(action logpb.Group_Action) commandVerb {
 	return func(x *commandExchange, r *commandRequest) ([]*commandPart, error) {
@@ -352,8 +349,8 @@ func groupVerb(action logpb.Group_Action) commandVerb {
 		}
 		c := &logpb.Group{Action: action, Id: words[1], Consumer: number}
 		if action == logpb.Group_SET_STATE {
-			if c.State = x.properties.Body(r.publish.Payload); len(c.State) > maxGroupState {
-				return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("the state of a group may have at most %d bytes, not %d", maxGroupState, len(c.State)))
+			if c.State = x.properties.Body(r.publish.Payload); len(c.State) > fsm.MaxGroupState {
+				return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("the state of a group may have at most %d bytes, not %d", fsm.MaxGroupState, len(c.State)))
 			}
 		}
 		return []*commandPart{{

@@ -41,6 +41,8 @@ type consumer struct {
 	at   *sessionQueue
 	tag  string
 	info bool // deliveries carry their deadlines and a lock token
+	// numbered: they carry their deadlines and their number, and no lock token.
+	numbered bool
 	// lockHead: only the lock of its oldest delivery runs, but all have one.
 	lockHead bool
 	strict   bool // to settle what the consumer does not hold any more is an error; with credit its client sees to that
@@ -125,7 +127,7 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	if err != nil {
 		return err
 	}
-	if spec.Credit && v.FSMVersion() < creditSince {
+	if (spec.Credit || spec.Numbered || spec.Hold) && v.FSMVersion() < creditSince {
 		return fsm.Refuse(fsm.NotImplemented, "consumers with credit need a program on all nodes that knows them")
 	}
 	args, err := catalog.ParseConsumeArguments(q, spec.Arguments)
@@ -143,17 +145,21 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	c := x.addConsumer(u, spec.Number, spec.NoAck)
 	c.link.on = spec.Credit
 	c.tag, c.info, c.strict, c.action = spec.Tag, args.DeliveryInfo, args.LateError && !spec.Credit, args.TimeoutAction
-	c.lockHead = args.LockHead
+	c.lockHead, c.numbered = args.LockHead, spec.Numbered
 	k := u.stream.Request(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: x.begin(c, &logpb.Consume{
 		Consumer: spec.Number, Tag: spec.Tag, Prefetch: spec.Prefetch, NoAck: spec.NoAck,
 		Exclusive: spec.Exclusive, Priority: args.Priority, TimeoutPlusOne: args.Timeout.Stored(),
 		Lock: uint64(args.Lock), MaxLock: uint64(args.MaxLock), LockAutoRenew: uint64(args.LockAutoRenew),
 		LockHead: args.LockHead, LockDetachGrace: uint64(args.LockDetachGrace),
 		MinTtl: uint64(args.MinTTL), MaxGroups: args.MaxGroups, GroupId: args.GroupID, Credit: spec.Credit, Selector: spec.Selector,
+		Numbered: spec.Numbered, GroupHold: spec.Hold,
 	})})
 	x.session.mu.Unlock()
 	if err = x.session.conn.in.answers.await(ctx, q, u.stream.Route(), k); err == nil {
 		err = k.Refused
+		if k.Result.Code == fsm.Reserved {
+			err = fsm.ErrGroupHeld
+		}
 	}
 	if err == nil {
 		if err = x.stillReads(q); err != nil { // Renew may have missed it

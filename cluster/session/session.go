@@ -368,6 +368,7 @@ type sessionQueue struct {
 
 	enqueue logpb.Enqueue // reused
 	command logpb.Command
+	turn    chan struct{} // who has it asks, see Session.ask; nil: nobody ever has
 }
 
 var (
@@ -391,35 +392,9 @@ func (q *sessionQueue) Unlock() {
 // on the path + 1; 0: unlimited. store: the queue is that of a delayed exchange. group is that of the
 // message in the queue; empty: none. The lock is held.
 func (q *sessionQueue) publish(p *fsm.Publish, ceiling uint64, store bool, group string, note any) {
-	q.enqueue = logpb.Enqueue{
-		Size: uint32(len(p.Payload)), Head: uint32(fsm.Payload(p.Payload).HeadSize()), TtlPlusOne: uint64(p.TTL + 1),
-		PriorityPlusOne: uint32(p.Priority + 1), HasExpiration: p.HasExpiration,
-		Routed: p.Exchange != "", TtlCeilingPlusOne: ceiling, GroupId: group,
-	}
-	if q.needs.as.Label {
-		q.enqueue.MessageId, q.enqueue.CorrelationId = p.MessageID, p.CorrelationID
-	}
-	if store {
-		q.enqueue.DelayPlusOne = uint64(p.Delay.For) + 1
-		q.enqueue.ScheduleId, q.enqueue.Conflict = p.Delay.ID, p.Delay.Conflict
-	} else if s := p.Schedule; s != nil {
-		q.enqueue.DueAt, q.enqueue.DelayPlusOne = int64(s.At), uint64(s.Delay+1)
-		q.enqueue.ScheduleId, q.enqueue.Conflict = s.ID, s.Conflict
-	}
-	if q.needs.as.Times != nil && !store {
-		q.setTimes(p, q.needs.as.Times)
-	}
-	if by := q.needs.as.Tally; by != "" {
-		q.enqueue.Tally = fsm.Label(q.session.publisher.properties.Property(p.Payload, by))
-	}
-	if q.needs.as.MessageID { // mostly it is not needed, and the properties are not read
-		q.enqueue.MessageId = string(q.session.publisher.properties.Property(p.Payload, catalog.PropertyMessageID))
-	}
-	if by := q.needs.as.Unique; by != "" && !store {
-		properties := q.session.publisher.properties
-		q.enqueue.UniqueKey = catalog.UniqueKey(by, func(name string) []byte { return properties.Property(p.Payload, name) })
-	}
-	q.command = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &q.enqueue}
+	e := &q.enqueue
+	q.describe(e, p, ceiling, store, group)
+	q.command = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}
 	q.stream.Add(&q.command, stream.Pending{Payload: p.Payload, Number: p.Number, Mandatory: p.Mandatory, Confirm: p.Confirm, Note: note})
 }
 
@@ -555,7 +530,7 @@ func (q *sessionQueue) addTokens(messages []fsm.Message) {
 	for i := range messages {
 		m := &messages[i]
 		c := q.session.known[m.Consumer]
-		if c == nil || !c.info && !c.link.on {
+		if c == nil || c.numbered || !c.info && !c.link.on {
 			continue
 		}
 		if c.link.on && m.LockedUntil == 0 && !c.lockHead {

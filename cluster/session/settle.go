@@ -34,6 +34,9 @@ func (x *consumers) SettleAs(number uint64, ids []uint64, how *fsm.Settlement) e
 	if int64(how.DueAt) <= x.node.Now() {
 		how.DueAt = 0
 	}
+	if len(how.Edit) > fsm.MaxEdit {
+		return fsm.Refuse(fsm.Precondition, fmt.Sprintf("an edit of %d bytes exceeds the limit of %d", len(how.Edit), fsm.MaxEdit))
+	}
 	x.session.mu.Lock()
 	defer x.session.mu.Unlock()
 	c := x.known[number]
@@ -53,7 +56,15 @@ func (x *consumers) SettleAs(number uint64, ids []uint64, how *fsm.Settlement) e
 
 // says reports whether a settlement has words of the client, which are kept until it is answered.
 func says(how *fsm.Settlement) bool {
-	return how.Reason != "" || how.Description != "" || how.Annotations != nil
+	return how.Reason != "" || how.Description != "" || how.Annotations != nil || how.Edit != nil
+}
+
+// annotationsOf returns what a settlement adds to messages, in the form of the log.
+func annotationsOf(how *fsm.Settlement) []*logpb.Annotation {
+	if how.Edit == nil {
+		return how.Annotations
+	}
+	return append(slices.Clone(how.Annotations), &logpb.Annotation{Value: how.Edit})
 }
 
 // settleAs sends a settlement. The lock is held.
@@ -65,7 +76,7 @@ func (q *sessionQueue) settleAs(number uint64, ids []uint64, how *fsm.Settlement
 	add := func(id uint64, ranges ...uint64) {
 		q.stream.Add(&logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{
 			Outcome: how.Outcome, Consumer: number, Ranges: ranges, DueAt: int64(how.DueAt), Deferral: how.Deferral,
-			Reason: how.Reason, Description: how.Description, Strict: how.Exact, Annotations: how.Annotations,
+			Reason: how.Reason, Description: how.Description, Strict: how.Exact, Annotations: annotationsOf(how),
 		}}, stream.Pending{Number: id, Note: a})
 	}
 	defer func() {

@@ -89,7 +89,12 @@ func (s *Stream) settleSkipped(number, first, end uint64) {
 // gotten gives a message to the oldest get that waits. The lock is held.
 func (s *Stream) gotten(m fsm.Message) {
 	for p := range s.Unanswered() {
-		if k := p.Call; k != nil && k.get && k.Got == nil {
+		switch k := p.Call; {
+		case k == nil:
+		case k.takes:
+			k.Taken = append(k.Taken, m)
+			return
+		case k.get && k.Got == nil:
 			k.Got = &m
 			return
 		}

@@ -110,7 +110,7 @@ type Resync struct {
 
 // Pending is one command that waits for its answer.
 type Pending struct {
-	// Payload of a message that the command brings; nil: it brings none.
+	// Payload of the messages that the command brings; nil: it brings none.
 	Payload []byte
 	// Call is who waits for the answer; nil: nobody.
 	Call *Call
@@ -199,14 +199,17 @@ type Call struct {
 
 	// Valid once Done is closed.
 	Result fsm.Result
-	Got    *fsm.Message // by a get; nil: none
+	Got    *fsm.Message  // by a get; nil: none
+	Taken  []fsm.Message // without a consumer
 	// Refused is what the client is told of the result; nil: success. It belongs to
 	// who waits.
 	Refused error
 
-	get   bool
-	tries int // how often a get whose message got lost may be repeated
-	done  chan struct{}
+	get    bool
+	takes  bool   // deferred messages, without a consumer
+	before uint64 // the last delivery to gets before those; one such call waits at a time
+	tries  int    // how often a get whose message got lost may be repeated
+	done   chan struct{}
 }
 
 // getTries bounds the repetitions of a get whose message got lost.
@@ -216,7 +219,9 @@ func newCall(c *logpb.Command) *Call {
 	k := &Call{
 		Kind: c.Kind, done: make(chan struct{}), get: c.Kind == logpb.Command_GET, Cancels: c.GetCancel().GetConsumer(),
 	}
-	if k.get && !c.GetGet().GetNoAck() {
+	r := c.GetReceiveDeferred()
+	k.takes = r != nil && r.Consumer == 0
+	if k.get && !c.GetGet().GetNoAck() || k.takes && !r.NoAck {
 		k.tries = getTries // without an acknowledgement the message is gone
 	}
 	return k
@@ -233,9 +238,14 @@ func (k *Call) Finish(r fsm.Result) {
 }
 
 // again reports whether a get has to be repeated, and counts that: it was
-// answered, and its message was lost on its way.
+// answered, and its message was lost on its way, or one of several that were taken.
 func (k *Call) again(r fsm.Result) bool {
-	if k == nil || !k.get || r.Code != fsm.OK || k.Got != nil || k.tries == 0 {
+	switch {
+	case k == nil || r.Code != fsm.OK || k.tries == 0:
+		return false
+	case k.takes && uint64(len(k.Taken)) < r.Count:
+		k.Taken = nil
+	case !k.get || k.Got != nil:
 		return false
 	}
 	k.tries--

@@ -156,15 +156,21 @@ func (s *Stream) AddSettle(consumer uint64, ids []uint64, outcome fsm.Outcome) {
 }
 
 // Request queues a command whose answer a caller waits for.
-func (s *Stream) Request(c *logpb.Command) *Call {
+func (s *Stream) Request(c *logpb.Command) *Call { return s.RequestWith(c, nil) }
+
+// RequestWith is Request for a command that brings messages, whose payloads follow each other.
+func (s *Stream) RequestWith(c *logpb.Command, payload []byte) *Call {
 	k := newCall(c)
+	if k.takes {
+		k.before = s.consumers[0].last
+	}
 	switch {
 	case s.gone:
 		k.Finish(fsm.Result{Code: fsm.Gone})
 	case s.lost:
 		k.Finish(fsm.Result{Code: fsm.NoSession})
 	default:
-		s.Add(c, Pending{Call: k})
+		s.Add(c, Pending{Call: k, Payload: payload})
 	}
 	return k
 }
@@ -465,6 +471,9 @@ func (s *Stream) answered(first, run uint64, r fsm.Result) (unclear bool) {
 	for s.pending.len() > 0 && s.pending.at(0).seq < first+run {
 		p := s.pending.at(0)
 		if p.Call.again(r) {
+			if p.Call.takes {
+				s.consumers[0].last = p.Call.before // all of it comes again
+			}
 			s.rewind(p.seq)
 			return false
 		}
