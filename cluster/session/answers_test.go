@@ -24,7 +24,7 @@ func TestAnswerTable(t *testing.T) {
 	q := w.MustQueue("q")
 	type table map[fsm.Code]fsm.Kind // 0: success
 	for kind, want := range map[logpb.Command_Kind]table{
-		logpb.Command_CONSUME:          {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind, fsm.InUse: fsm.AccessRefused, fsm.Crowded: fsm.Precondition, fsm.Forwards: fsm.Locked, fsm.TooMany: fsm.Precondition},
+		logpb.Command_CONSUME:          {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind, fsm.InUse: fsm.AccessRefused, fsm.Crowded: fsm.Precondition, fsm.Forwards: fsm.Locked, fsm.TooMany: fsm.Precondition, fsm.Reserved: fsm.Locked},
 		logpb.Command_CANCEL:           {fsm.OK: 0, fsm.Gone: 0, fsm.NotFound: 0},
 		logpb.Command_GET:              {fsm.OK: 0, fsm.Empty: 0, fsm.NotYet: 0, fsm.Gone: fsm.NotFoundKind, fsm.Reserved: fsm.Locked, fsm.Crowded: fsm.Precondition, fsm.Forwards: fsm.Locked},
 		logpb.Command_PURGE:            {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
@@ -33,7 +33,8 @@ func TestAnswerTable(t *testing.T) {
 		logpb.Command_SCHEDULE:         {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Rejected: fsm.NotFoundKind, fsm.Gone: fsm.NotFoundKind},
 		logpb.Command_RENEW:            {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Rejected: fsm.NotFoundKind, fsm.Gone: fsm.NotFoundKind},
 		logpb.Command_SETTLE:           {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Rejected: fsm.NotFoundKind, fsm.InUse: fsm.Locked, fsm.Gone: fsm.NotFoundKind},
-		logpb.Command_RECEIVE_DEFERRED: {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Rejected: fsm.NotFoundKind, fsm.InUse: fsm.Locked, fsm.Reserved: fsm.Locked, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_RECEIVE_DEFERRED: {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Rejected: fsm.NotFoundKind, fsm.InUse: fsm.Locked, fsm.Reserved: fsm.Locked, fsm.Crowded: fsm.Precondition, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_UNIT:             {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Rejected: fsm.NotFoundKind, fsm.InUse: fsm.Locked, fsm.Gone: fsm.NotFoundKind},
 		logpb.Command_GROUP:            {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Rejected: fsm.NotFoundKind, fsm.InUse: fsm.Locked, fsm.Gone: fsm.NotFoundKind},
 		logpb.Command_KICK:             {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
 		logpb.Command_UNPARK:           {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},

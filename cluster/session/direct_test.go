@@ -85,7 +85,10 @@ func (d *directQueue) serve(b group.Batch) {
 		payload = payload[c.GetEnqueue().GetSize()+c.GetUnit().GetSize():]
 		if d.lose > 0 {
 			d.lose--
-			r, handed = d.apply(c, nil)
+			var again map[fsm.SessionID][]fsm.Message
+			if r, again = d.apply(c, nil); len(again) > 0 {
+				handed = again // what the first one has handed out is lost as well
+			}
 		}
 		for to, messages := range handed {
 			if d.drop > 0 {
