@@ -145,13 +145,13 @@ func decodeAll(commands []byte, f func(enqueue bool, size uint64) bool) (count i
 		return 0, fmt.Errorf("commands are stamped already, with version %d", e.Version)
 	}
 	for _, c := range e.Commands {
+		if count++; !f(c.Kind == logpb.Command_ENQUEUE, uint64(c.Enqueue.GetSize())) {
+			break
+		}
 		if c.Kind == logpb.Command_UNIT {
 			if err := eachOf(c.Unit, f); err != nil {
 				return 0, err
 			}
-			count++
-		} else if count++; !f(c.Kind == logpb.Command_ENQUEUE, uint64(c.Enqueue.GetSize())) {
-			break
 		}
 	}
 	return count, nil

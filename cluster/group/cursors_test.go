@@ -394,3 +394,27 @@ func TestHeads(t *testing.T) {
 		}
 	}
 }
+
+// The payload of a unit is that of its publishes, and it holds nothing else that has one.
+func TestMeasureUnit(t *testing.T) {
+	publish := func(size uint32) *logpb.Command {
+		return &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: size}}
+	}
+	settle := &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{Numbers: []uint64{1, 0}}}
+	message := fsm.AppendPayloadHead(nil, "", "k", nil)
+	n := uint32(len(message))
+	for name, c := range map[string]struct {
+		unit *logpb.Unit
+		ok   bool
+	}{
+		"of two messages":  {&logpb.Unit{Commands: []*logpb.Command{publish(n), settle, publish(n)}, Size: 2 * n}, true},
+		"too small":        {&logpb.Unit{Commands: []*logpb.Command{publish(n), publish(n)}, Size: n}, false},
+		"not cut as it is": {&logpb.Unit{Commands: []*logpb.Command{publish(n - 1), publish(n + 1)}, Size: 2 * n}, false},
+		"with a purge":     {&logpb.Unit{Commands: []*logpb.Command{publish(n), publish(n), {Kind: logpb.Command_PURGE}}, Size: 2 * n}, false},
+	} {
+		commands := AppendCommand(nil, &logpb.Command{Kind: logpb.Command_UNIT, Unit: c.unit})
+		if count, err := Measure(commands, slices.Concat(message, message)); (err == nil) != c.ok || c.ok && count != 1 {
+			t.Errorf("%s: %d, %v", name, count, err)
+		}
+	}
+}
