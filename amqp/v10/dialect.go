@@ -186,6 +186,16 @@ func (a *Attach) Consume(ctx context.Context, form Form, spec fsm.ConsumeSpec, n
 	return true, nil
 }
 
+// Ask gives a consumer credit for one message, which the client gets once it has given credit itself. It is called before Start.
+func (a *Attach) Ask() {
+	out := a.Link.link.out
+	c := &a.Link.session.counts
+	c.mu.Lock()
+	out.requested = true
+	c.mu.Unlock()
+	a.Link.session.broker.Credit(out.consumer, fsm.Flow{Credit: 1})
+}
+
 // Start answers the attach of a consumer. begin is called before the client knows, unless the link has ended.
 func (a *Attach) Start(answer *wire.Attach, begin func()) {
 	s, l := a.Link.session, a.Link.link

@@ -24,6 +24,10 @@ const (
 func (c *counts) credit(l *outgoingLink, f *wire.Flow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if l.requested && l.started && f.LinkCredit.Value > 0 && !c.closed {
+		l.sendEarly()
+		c.pump()
+	}
 	n := &l.news
 	l.until = f.DeliveryCount.Value + f.LinkCredit.Value
 	if !n.credited && f.LinkCredit.Value > 0 && !c.closed {

@@ -35,12 +35,13 @@ type outgoingLink struct {
 	until    uint32 // the delivery-count up to which the client takes messages; under the gate
 
 	// Under counts.mu.
-	own     *sending      // its credit; nil: the broker has it
-	waiting [][]byte      // messages of its dialect that wait for that
-	count   uint32        // delivery-count
-	started bool          // the attach is answered
-	early   []fsm.Message // arrived before
-	news    linkNews
+	own       *sending      // its credit; nil: the broker has it
+	waiting   [][]byte      // messages of its dialect that wait for that
+	count     uint32        // delivery-count
+	started   bool          // the attach is answered
+	early     []fsm.Message // arrived before
+	requested bool          // these came for credit of the dialect: they wait for the client's
+	news      linkNews
 }
 
 // attachOutgoing opens a link on which the client receives.

@@ -93,11 +93,19 @@ func (c *counts) start(l *outgoingLink, answer *wire.Attach) {
 	}
 	c.out.push(c.session.channel, answer)
 	l.started = true
+	if !l.requested {
+		l.sendEarly()
+	}
+	c.pump()
+}
+
+// sendEarly sends what has arrived before it could be sent. counts.mu is held.
+func (l *outgoingLink) sendEarly() {
+	l.requested = false
 	for i := range l.early {
-		c.send(l, &l.early[i])
+		l.session.counts.send(l, &l.early[i])
 	}
 	l.early = nil
-	c.pump()
 }
 
 // deliver takes in messages for links.
@@ -115,7 +123,7 @@ func (c *counts) deliver(messages []fsm.Message) {
 			orphans = append(orphans, *m)
 		case l.own != nil && !l.own.take():
 			c.unwritten(m) // a reply without credit
-		case !l.started:
+		case !l.started || l.requested:
 			l.early = append(l.early, *m)
 		default:
 			c.send(l, m)

@@ -73,7 +73,7 @@ func (s *session) settleLink(l *outgoingLink, of []delivery, ids []uint64, d *wi
 		}
 		return nil
 	}
-	plain := how.Reason == "" && how.Description == "" && how.DueAt == 0 && how.Deferral == "" && how.Annotations == nil
+	plain := how.Reason == "" && how.Description == "" && how.DueAt == 0 && how.Deferral == "" && how.Annotations == nil && how.Edit == nil
 	if d.Settled && !l.strict && plain {
 		s.broker.Settle(l.consumer, ids, how.Outcome)
 		return nil

@@ -40,7 +40,7 @@ func (u *unsettled) number(link *outgoingLink, m *fsm.Message) uint32 {
 		}
 		d := delivery{id: id, link: link, number: m.ID}
 		if link.quiet {
-			d.received = &Received{Sequence: m.Sequence, Acquired: m.Acquired}
+			d.received = &Received{m.Sequence, m.Acquired, m.Edit}
 		}
 		u.list = append(u.list, d)
 		u.live++

@@ -1,0 +1,183 @@
+package servicebus
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	client "github.com/Azure/go-amqp"
+
+	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/amqp/servicebus/sas"
+)
+
+// Tokens give the rights of their rules on what their audience names (CB-6 to CB-10).
+func TestTokens(t *testing.T) {
+	s := mustServe(t)
+	a := mustAsk(t, s.mustDial(t, client.SASLTypeAnonymous()), "$cbs")
+	late := sas.Sign("sb://h/q", root, rootKey, time.Now().Add(-time.Second))
+	for _, c := range []struct {
+		name, audience, token string
+		status                int32
+		text                  string
+	}{
+		{"all", "amqp://h/q", sign("sb://x:1/?api-version=1", root, rootKey), 202, ""},
+		{"a queue", "sb://h/Q/", sign("http://h/q", root, rootKey), 202, ""},
+		{"a node of requests", "sb://h/q/$management", sign("http://h/q", root, rootKey), 202, ""},
+		{"dead letters", "sb://h/q/$DeadLetterQueue", sign("http://h/q/", root, rootKey), 202, ""},
+		{"the second key", "sb://h/q", sign("sb://h/q", "send", "k2"), 202, ""},
+		{"a queue's own rule", "sb://h/q", sign("sb://h/q", "own", "k4"), 202, ""},
+		{"a subscription", "sb://h/topic/Subscriptions/sub", sign("sb://h/topic", root, rootKey), 202, ""},
+		{"another queue's rule", "sb://h/s", sign("sb://h/s", "own", "k4"), 401, "invalid signature"},
+		{"a wrong key", "sb://h/q", sign("sb://h/q", root, "x"), 401, "invalid signature"},
+		{"no rule", "sb://h/q", sign("sb://h/q", "nobody", rootKey), 401, "invalid signature"},
+		{"over", "sb://h/q", late, 401, "invalid signature"},
+		{"of another", "sb://h/s", sign("sb://h/q", root, rootKey), 401, "invalid signature"},
+		{"half a segment", "sb://h/q2", sign("sb://h/q", root, rootKey), 401, "invalid signature"},
+		{"of nothing", "sb://h/nowhere", sign("sb://h/", root, rootKey), 404, "The messaging entity 'sb://Host/nowhere' could not be found."},
+		{"malformed", "sb://h/q", "SharedAccessSignature sr=x", 400, "malformed"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if status, text := a.put(c.audience, c.token); status != c.status || !strings.Contains(text, c.text) {
+				t.Errorf("%d %s, want %d %s", status, text, c.status, c.text)
+			}
+		})
+	}
+	for properties, want := range map[[2]string]int32{{"put-token", "jwt"}: 401, {"put-token", "other"}: 400, {"delete", typeSAS}: 501} {
+		status, _, _ := a.ask(map[string]any{"operation": properties[0], "type": properties[1], "name": "sb://h/q"}, sign("sb://h/", root, rootKey))
+		if status != want {
+			t.Errorf("%v: %d, want %d", properties, status, want)
+		}
+	}
+}
+
+// What a client may attach follows from its rights and from what there is (TR-2, TR-3, AD, LN-3, LN-9).
+func TestAttaches(t *testing.T) {
+	s := mustServe(t)
+	none := mustSession(t, s.mustDial(t, client.SASLTypeAnonymous()))
+	_, err := none.NewSender(t.Context(), "q", nil)
+	wantRefused(t, err, "amqp:unauthorized-access", "")
+	for _, login := range []struct{ rule, key string }{{root, "wrong"}, {"nobody", rootKey}, {"own", "k4"}} {
+		if _, err := client.Dial(t.Context(), "amqp://"+s.addr, &client.ConnOptions{SASLType: client.SASLTypePlain(login.rule, login.key)}); err == nil {
+			t.Errorf("logged in with %v", login)
+		}
+	}
+	sends := mustSession(t, s.mustDial(t, client.SASLTypePlain("send", "k1")))
+	listens := mustSession(t, s.mustDial(t, client.SASLTypePlain("listen", "k3")))
+	for _, address := range []string{"q", "/Q/", "sb://host/q", "topic"} {
+		_, err := sends.NewSender(t.Context(), address, nil)
+		must(t, err)
+		_, err = listens.NewSender(t.Context(), address, nil)
+		wantRefused(t, err, "amqp:unauthorized-access", "'Send'")
+	}
+	for _, c := range []struct{ address, condition, text string }{
+		{"nowhere", "amqp:not-found", "The messaging entity 'sb://Host/nowhere' could not be found."},
+		{"topic/Subscriptions/sub", "amqp:not-allowed", ""},
+		{"q/$DeadLetterQueue", "amqp:not-allowed", ""},
+	} {
+		_, err := sends.NewSender(t.Context(), c.address, nil)
+		wantRefused(t, err, c.condition, c.text)
+	}
+	for _, address := range []string{"q", "Q/$DeadLetterQueue", "/q/$deadletterqueue", "topic/subscriptions/SUB", "topic/Subscriptions/sub/$deadletterqueue"} {
+		r, err := listens.NewReceiver(t.Context(), address, nil)
+		must(t, err)
+		must(t, r.Close(t.Context()))
+		_, err = sends.NewReceiver(t.Context(), address, nil)
+		wantRefused(t, err, "amqp:unauthorized-access", "'Listen'")
+	}
+	for _, c := range []struct{ address, condition, text string }{
+		{"topic", "amqp:not-allowed", ""},
+		{"nowhere", "amqp:not-found", ""},
+		{"s", "amqp:not-allowed", "requires sessions to create a non-sessionful message receiver."},
+	} {
+		_, err := listens.NewReceiver(t.Context(), c.address, nil)
+		wantRefused(t, err, c.condition, c.text)
+	}
+}
+
+// Links end when the right to them ends: with a token, with a rule, and when their entity is disabled (CB-12, CB-13, LI-2).
+func TestRightsEnd(t *testing.T) {
+	s := mustServe(t)
+	change := map[string]func(){
+		"a rule":  func() { delete(s.directory.rules, ":listen") },
+		"a key":   func() { s.directory.rules[":listen"] = &sas.Rule{Name: "listen", Rights: sas.Listen, Primary: "new"} },
+		"a right": func() { s.directory.rules[":listen"] = &sas.Rule{Name: "listen", Rights: sas.Send, Primary: "k3"} },
+		"a time":  func() { s.directory.now = time.Now().Add(2 * time.Hour) },
+		"a status": func() {
+			disabled := *s.directory.entities["q"]
+			queue := *disabled.Queue
+			queue.Status = entity.ReceiveDisabled
+			disabled.Queue = &queue
+			s.directory.entities["q"] = &disabled
+		},
+	}
+	for name, f := range change {
+		t.Run(name, func(t *testing.T) {
+			rule, queue := s.directory.rules[":listen"], s.directory.entities["q"]
+			defer s.directory.change(func() {
+				s.directory.rules[":listen"], s.directory.entities["q"], s.directory.now = rule, queue, time.Time{}
+			})
+			c := s.mustDial(t, client.SASLTypeAnonymous())
+			if status, why := mustAsk(t, c, "$cbs").put("sb://h/q", sign("sb://h/q", "listen", "k3")); status != 202 {
+				t.Fatal(why)
+			}
+			r, err := mustSession(t, c).NewReceiver(t.Context(), "q", nil)
+			must(t, err)
+			s.directory.change(f)
+			s.Renew()
+			_, err = r.Receive(t.Context(), nil)
+			condition := "amqp:unauthorized-access"
+			if name == "a status" {
+				condition = conditionDisabled
+			}
+			wantRefused(t, err, condition, "")
+		})
+	}
+}
+
+// An answer waits for credit, and finds its way by the name of a link as well as by an address (CB-3, CB-4).
+func TestAnswers(t *testing.T) {
+	s := mustServe(t)
+	c := s.mustDial(t, client.SASLTypeAnonymous())
+	session := mustSession(t, c)
+	sender, err := session.NewSender(t.Context(), "$cbs", nil)
+	must(t, err)
+	var receivers []*client.Receiver
+	for _, name := range []string{"first", "second"} {
+		r, err := session.NewReceiver(t.Context(), "$cbs", &client.ReceiverOptions{Name: name, Credit: -1})
+		must(t, err)
+		receivers = append(receivers, r)
+	}
+	for id, to := range map[string]string{"1": "first", "2": "second"} {
+		must(t, sender.Send(t.Context(), &client.Message{
+			Properties: &client.MessageProperties{MessageID: id, ReplyTo: &to}, Value: sign("sb://h/", root, rootKey),
+			ApplicationProperties: map[string]any{"operation": "put-token", "type": typeSAS, "name": "sb://h/"},
+		}, nil))
+	}
+	for i, id := range []string{"1", "2"} {
+		must(t, receivers[i].IssueCredit(1))
+		m, err := receivers[i].Receive(t.Context(), nil)
+		must(t, err)
+		if m.Properties.CorrelationID != id {
+			t.Errorf("link %d got the answer to %v", i, m.Properties.CorrelationID)
+		}
+	}
+}
+
+// The limit of a message is its entity's (LI-1), and a message without a session is refused where one is required (SE-8).
+func TestRefusedMessages(t *testing.T) {
+	s := mustServe(t)
+	session := mustSession(t, s.mustOpen(t))
+	to, err := session.NewSender(t.Context(), "q", nil)
+	must(t, err)
+	if n := to.MaxMessageSize(); n != 1024 {
+		t.Errorf("a message may have %d bytes", n)
+	}
+	to, err = session.NewSender(t.Context(), "s", nil)
+	if err == nil {
+		err = to.Send(t.Context(), client.NewMessage([]byte("x")), nil)
+	}
+	if err == nil || !strings.Contains(err.Error(), "amqp:not-allowed") {
+		t.Error(err)
+	}
+}

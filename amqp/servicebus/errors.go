@@ -1,0 +1,114 @@
+package servicebus
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/amqp/v10"
+	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
+)
+
+// Conditions that programs know besides those of AMQP.
+const (
+	conditionTimeout       = "com.microsoft:timeout"
+	conditionBusy          = "com.microsoft:server-busy"
+	conditionArgument      = "com.microsoft:argument-error"
+	conditionLockLost      = "com.microsoft:message-lock-lost"
+	conditionSessionLost   = "com.microsoft:session-lock-lost"
+	conditionSessionLocked = "com.microsoft:session-cannot-be-locked"
+	conditionNoMessage     = "com.microsoft:message-not-found"
+	conditionDisabled      = "com.microsoft:entity-disabled"
+	conditionExists        = "com.microsoft:entity-already-exists"
+)
+
+// Texts that programs look for.
+const (
+	textNotFound    = "The messaging entity 'sb://%s/%s' could not be found."
+	textLockLost    = "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the queue."
+	textSessionLost = "The session lock has expired on the session. Accept a new session."
+	textNoSession   = "It is not possible for an entity that requires sessions to create a non-sessionful message receiver."
+	textSessionID   = "The SessionId was not set on a message, and it cannot be sent to the entity. Entities that have session support " +
+		"enabled can only receive messages that have the SessionId set to a valid value."
+)
+
+// statuses are the codes with which requests are answered that fail with a condition.
+var statuses = map[string]int32{
+	wire.ConditionNotFound: 404, wire.ConditionUnauthorized: 401, wire.ConditionNotAllowed: 400, wire.ConditionNotImplemented: 501,
+	wire.ConditionResourceLimit: 403, wire.ConditionMessageSize: 403, wire.ConditionDecode: 400, wire.ConditionInternal: 500,
+	conditionTimeout: 408, conditionBusy: 503, conditionArgument: 400, conditionLockLost: 410, conditionSessionLost: 410,
+	conditionSessionLocked: 409, conditionNoMessage: 404, conditionDisabled: 403, conditionExists: 409,
+}
+
+// statusOf returns the code for a condition.
+func statusOf(condition string) int32 {
+	if code := statuses[condition]; code != 0 {
+		return code
+	}
+	return 500
+}
+
+// refuse returns an error for the client. Its text ends with an id by which the log names it.
+func (s *side) refuse(condition, format string, args ...any) *wire.Error {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	text := fmt.Sprintf(format, args...)
+	s.client.Log.Info("servicebus: refused", slog.String("condition", condition), slog.String("text", fsm.Short(text)), slog.String("tracking", hex.EncodeToString(id[:])))
+	return wire.Errorf(condition, "%.800s TrackingId:%x", text, id)
+}
+
+// notFound is the error for an entity that is not there.
+func (s *side) notFound(p entity.Path) *wire.Error {
+	return s.refuse(wire.ConditionNotFound, textNotFound, s.host, p)
+}
+
+// kinds maps what the broker refuses to conditions.
+var kinds = map[fsm.Kind]string{
+	fsm.NotFoundKind: wire.ConditionNotFound, fsm.AccessRefused: wire.ConditionUnauthorized, fsm.Locked: conditionDisabled,
+	fsm.Precondition: conditionArgument, fsm.NotAllowed: wire.ConditionNotAllowed, fsm.NotImplemented: wire.ConditionNotImplemented,
+	fsm.Unavailable: conditionBusy, fsm.Forced: wire.ConditionConnectionForced, fsm.NoVHost: wire.ConditionNotFound,
+	fsm.NoAccess: wire.ConditionUnauthorized, fsm.LimitReached: conditionBusy,
+}
+
+// Explain implements v10.Side.
+func (s *side) Explain(err error) *wire.Error {
+	known, refusal, queue := new(wire.Error), new(fsm.Refusal), new(fsm.NotTaken)
+	switch {
+	case err == v10.ErrDeleted:
+		return s.refuse(wire.ConditionNotFound, textNotFound, s.host, "")
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &queue):
+		return s.notTaken(queue)
+	case errors.As(err, &refusal) && kinds[refusal.Kind] != "":
+		return s.refuse(kinds[refusal.Kind], "%s", refusal.Text)
+	case errors.Is(err, context.DeadlineExceeded):
+		return s.refuse(conditionBusy, "The server could not do it in time. Please retry the operation.")
+	}
+	s.client.Log.Error("servicebus: operation failed", slog.Any("error", err))
+	return s.refuse(wire.ConditionInternal, "The server was unable to process the request.")
+}
+
+// notTaken returns what a client sees of a queue's refusal.
+func (s *side) notTaken(n *fsm.NotTaken) *wire.Error {
+	switch n.Reason {
+	case fsm.TooLong:
+		return s.refuse(wire.ConditionResourceLimit, "The maximum entity size has been reached or exceeded.")
+	case fsm.NoGroup:
+		return s.refuse(wire.ConditionNotAllowed, textSessionID)
+	}
+	return s.refuse(conditionBusy, "The entity cannot take messages at present. Please retry the operation.")
+}
+
+// Unroutable implements v10.Side.
+func (s *side) Unroutable() *wire.Error {
+	return s.refuse(wire.ConditionNotFound, textNotFound, s.host, "")
+}
+
+// Forgotten implements v10.Side: a delivery of which nothing is known is not held any more.
+func (s *side) Forgotten(*wire.State) wire.State { return *lockLost }

@@ -1,0 +1,64 @@
+package servicebus
+
+import (
+	"context"
+
+	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/amqp/servicebus/sas"
+	"github.com/quorate/quorate/amqp/v10"
+	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
+)
+
+// receiveAndDelete is the snd-settle-mode of links whose messages are gone once they are sent.
+const receiveAndDelete = 1
+
+// attachReceiver opens a link from a queue or subscription, or from its dead letters. It blocks.
+func (s *side) attachReceiver(a *v10.Attach, d *entity.Description, at entity.Address) {
+	delivery := d.Delivery()
+	switch {
+	case delivery == nil:
+		a.Refuse(s.refuse(wire.ConditionNotAllowed, "Messages cannot be received from a topic: '%s'.", at))
+		return
+	case !d.Common().Status.Receives():
+		a.Refuse(s.disabled(d.Path))
+		return
+	}
+	_, wantsSession := sessionFilter(a)
+	sessions := delivery.RequiresSession && at.Part == entity.Main
+	switch {
+	case sessions && !wantsSession:
+		a.Refuse(s.refuse(wire.ConditionNotAllowed, textNoSession))
+		return
+	case !sessions && wantsSession:
+		a.Refuse(s.refuse(wire.ConditionNotAllowed, "A sessionful message receiver cannot be created on an entity that does not require sessions."))
+		return
+	}
+	f := &form{part: at.Part, lost: lockLost}
+	queue := queueOf(d, at.Part)
+	ctx, cancel := context.WithTimeout(s.client.Context(), s.client.Config().OperationTimeout)
+	defer cancel()
+	spec := fsm.ConsumeSpec{Queue: queue, Arguments: &fsm.Table{}, Numbered: true}
+	if a.SndSettleMode != receiveAndDelete {
+		sealer, err := s.sealer(ctx, a.Link, queue)
+		if err != nil {
+			a.Refuse(s.attachError(err, d.Path))
+			return
+		}
+		f.sealer = sealer
+		lock := delivery.LockDuration.Milliseconds()
+		spec.Arguments.Fields = append(spec.Arguments.Fields, number("x-lock-duration", lock), number("x-lock-detach-grace", lock))
+	}
+	if sessions {
+		s.attachSession(ctx, a, d, f, spec)
+		return
+	}
+	answer := a.Answer()
+	answer.InitialDeliveryCount, answer.MaxMessageSize = wire.Some[uint32](0), a.MaxMessageSize
+	answer.Properties = linkProperties(a, nil)
+	if _, err := a.Consume(ctx, f, spec, nil); err != nil {
+		a.Refuse(s.attachError(err, d.Path))
+		return
+	}
+	a.Start(answer, func() { s.tokens.depend(a.Link, d.Path, sas.Listen, nil) })
+}
