@@ -582,6 +582,12 @@ func (change *Change) noteRights(c *logpb.CatalogCommand, r *logpb.CatalogResult
 		return
 	}
 	switch m := c.Body.(type) {
+	case *logpb.CatalogCommand_Together:
+		for _, c := range m.Together.GetCommands() {
+			change.noteRights(c, r)
+		}
+		return
+	case *logpb.CatalogCommand_Describe, *logpb.CatalogCommand_PutAccessKey, *logpb.CatalogCommand_DeleteAccessKey:
 	case *logpb.CatalogCommand_DeleteVhost:
 		change.VHosts = append(change.VHosts, m.DeleteVhost.GetName())
 	case *logpb.CatalogCommand_DeleteUser:

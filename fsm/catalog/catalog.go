@@ -189,6 +189,7 @@ func (d *draft) own(vh *vhost) {
 // count down from the end of what the entry has, meet no other.
 type entry struct {
 	base     uint64 // the first id: its index << 16
+	within   bool   // the present command is one of several in the place of one
 	position int    // of the command in its entry, set before each: 0 ≤ position < number of commands
 	stores   int    // created in the entry beside the queues that were declared
 }
@@ -197,10 +198,15 @@ type entry struct {
 // is bounded by checkStores.
 func (e *entry) full() bool { return e.position+e.stores >= maxCommands }
 
-// id returns the number of what the present command creates. Requires: not full
-// before the command. The same number each time until the next command: one
-// command declares at most one queue.
-func (e *entry) id() uint64 { return e.base | uint64(e.position) }
+// queueID returns the id of the queue that the present command declares. Requires: not full
+// before the command, and that it is called once for a command: one command declares at most
+// one queue, and of several in the place of one each has a number of its own.
+func (e *entry) queueID() fsm.QueueID {
+	if e.within {
+		return e.storeID()
+	}
+	return fsm.QueueID(e.base | uint64(e.position))
+}
 
 // storeID returns an id as id does. One command may make many stores. They
 // count down because the numbers of the positions behind the present one belong
@@ -297,7 +303,7 @@ func (d *draft) performOnNodes(c *logpb.CatalogCommand) (*logpb.CatalogResult, e
 	case *logpb.CatalogCommand_NotAdmitted:
 		return nil, d.notAdmitted(m.NotAdmitted)
 	}
-	return nil, refuse(fsm.Internal, "unknown catalog command")
+	return d.performOnDescribed(c)
 }
 
 // sameRow reports whether two rows are equal. Rows are compared in their

@@ -39,6 +39,7 @@ func (v *View) Settings(q *Queue, d Defaults) *logpb.QueueConfig {
 func (s *clusterSettings) queueSettings(q *Queue, f policyMatch, d Defaults) *logpb.QueueConfig {
 	c := q.settings(f, d)
 	if s.FSMVersion() < 3 {
+		c.DropExpired = false
 		c.DeliveryLimitSet, c.Unique, c.MaxPrefetch, c.Dispatch = false, false, 0, logpb.QueueConfig_ROUND_ROBIN
 	}
 	return c
@@ -111,6 +112,9 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 	}
 	c.DeadLetterExchange, c.DeadLetter = text(e.value("dead-letter-exchange"))
 	c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = text(e.value("dead-letter-routing-key"))
+	if v := e.value("dead-letter-expired"); v != nil {
+		c.DropExpired = v.GetInt() == 0
+	}
 	c.DeadLetterOnDelete = e.value("dead-letter-on-delete").GetInt() != 0
 	c.DeadLetterStrategy = logpb.QueueConfig_DeadLetterStrategy(e.choice("dead-letter-strategy", strategies) + 1)
 	e.setRetries(c)

@@ -283,6 +283,7 @@ func (d *draft) removeExchanges(vh *vhost, doomed []string, r *logpb.CatalogResu
 			r.Deleted = append(r.Deleted, uint64(x.Store.ID))
 		}
 		doomed = append(doomed, vh.exchanges.remove(x)...)
+		d.forgetObject(vh, endpoint{name, true}, r)
 	}
 	slices.Sort(r.Deleted)
 }

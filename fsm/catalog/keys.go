@@ -132,6 +132,7 @@ var keys = []key{
 	{name: "dead-letter-routing-key", value: anyText, declared: compared, what: "a valid dead letter routing key", argue: weakWins},
 	{name: "dead-letter-max-pending", value: whole(0, math.MaxInt64-1), declared: compared, what: "a valid maximum of pending dead letters", argue: smaller},
 	{name: "dead-letter-strategy", value: among("invalid_dlx_strategy", strategies...), declared: compared, what: "a valid dead letter strategy", argue: weakWins},
+	{name: "dead-letter-expired", value: yesOrNo, declared: compared, what: "a valid dead-letter-expired value", argue: weakWins, since: descriptionsSince},
 	{name: "dead-letter-on-delete", value: yesOrNo, declared: compared, what: "a valid dead-letter-on-delete value", argue: weakWins, since: lastWill},
 	{name: "expires", value: whole(1, MaxTTL), declared: compared, what: "a valid queue expiry", merge: smaller, argue: smaller},
 	{name: "message-ttl", value: whole(0, MaxTTL), declared: compared, what: "a valid message TTL", merge: smaller, argue: smaller},

@@ -189,6 +189,14 @@ func (v *View) Fits(c *logpb.CatalogCommand) error {
 		return v.fitsExchange(m.DeclareExchange)
 	case *logpb.CatalogCommand_Bind:
 		return v.fitsBinding(m.Bind)
+	case *logpb.CatalogCommand_Together:
+		for _, c := range m.Together.GetCommands() {
+			if err := v.Fits(c); err != nil {
+				return err
+			}
+		}
+	case *logpb.CatalogCommand_ChangeArguments:
+		return v.FitsArguments("arguments of", m.ChangeArguments.GetName(), m.ChangeArguments.GetArguments())
 	case *logpb.CatalogCommand_PutPolicy:
 		return v.FitsArguments("definition of policy", m.PutPolicy.GetName(), m.PutPolicy.GetDefinition())
 	case *logpb.CatalogCommand_PutUser:
@@ -348,6 +356,18 @@ func Admit(c *logpb.CatalogCommand) error {
 		return checkShort(resource(kindExchange, m.DeclareExchange.GetVhost(), m.DeclareExchange.GetName()), m.DeclareExchange.GetArguments(), shortInExchanges)
 	case *logpb.CatalogCommand_PutPolicy:
 		return checkShortKeys(m.PutPolicy.GetDefinition())
+	case *logpb.CatalogCommand_ChangeArguments:
+		c := m.ChangeArguments
+		if c.GetExchange() {
+			return checkShort(resource(kindExchange, c.GetVhost(), c.GetName()), c.GetArguments(), shortInExchanges)
+		}
+		return checkShort(resource(kindQueue, c.GetVhost(), c.GetName()), c.GetArguments(), shortInQueues)
+	case *logpb.CatalogCommand_Together:
+		for _, c := range m.Together.GetCommands() {
+			if err := Admit(c); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 // parts are the types that own what a View and a vhost hold.
 var parts = []string{
 	"clusterSettings", "nodes", "joinTokens", "lockKey", "globals", "users", "limits", "vhosts", "queueIndex", "placements", "proposals",
-	"rights", "policies", "exchanges",
+	"rights", "policies", "exchanges", "descriptions", "accessKeys", "wholes",
 }
 
 func mustParse(t *testing.T) (files []*ast.File) {

@@ -73,6 +73,8 @@ type Queue struct {
 	// Arguments: as declared, those without a meaning included; nil: none
 	Arguments *fsm.Table
 	Owner     Owner // zero unless exclusive
+	// PartOf is what the queue is deleted with, besides by itself; zero: nothing.
+	PartOf endpoint
 	// StoreOf is the exchange whose delayed messages the queue holds; empty: it
 	// is a client's.
 	StoreOf string
@@ -164,7 +166,7 @@ func newQueue(m *logpb.DeclareQueue, id fsm.QueueID, group fsm.GroupID) *Queue {
 		Local: m.GetLocal(), Classic: m.GetClassic(),
 		Hold:      lookup(m.GetArguments(), holdArgument).GetInt() != 0,
 		Groups:    groupsOf(m.GetArguments()),
-		Arguments: m.GetArguments(), StoreOf: m.GetStoreOf(),
+		Arguments: m.GetArguments(), StoreOf: m.GetStoreOf(), PartOf: partOf(m),
 		declaredMembers: nodeIDs(m.GetMembers()),
 	}
 	if q.Exclusive {
@@ -179,6 +181,7 @@ func (q *Queue) declaration() *logpb.DeclareQueue {
 	m := &logpb.DeclareQueue{
 		Vhost: q.VHost, Name: q.Name, Durable: q.Durable, Exclusive: q.Exclusive, AutoDelete: q.AutoDelete,
 		Arguments: q.Arguments, Local: q.Local, StoreOf: q.StoreOf, Classic: q.Classic,
+		PartOf: q.PartOf.name, PartOfExchange: q.PartOf.isExchange,
 	}
 	for _, n := range q.declaredMembers {
 		m.Members = append(m.Members, uint32(n))
@@ -255,7 +258,13 @@ func (d *draft) declareQueue(m *logpb.DeclareQueue) (*logpb.CatalogResult, error
 	if err := d.checkPlacement(m); err != nil {
 		return nil, err
 	}
-	if q = newQueue(m, fsm.QueueID(d.id()), d.newGroup()); d.FSMVersion() < declaredTypes {
+	if d.FSMVersion() < descriptionsSince {
+		m.PartOf, m.PartOfExchange = "", false
+	}
+	if err := d.checkPart(m); err != nil {
+		return nil, err
+	}
+	if q = newQueue(m, d.queueID(), d.newGroup()); d.FSMVersion() < declaredTypes {
 		q.Classic = false
 	}
 	d.addQueue(q, 0)
@@ -333,20 +342,24 @@ func (d *draft) deleteOwned(m *logpb.DeleteOwned) (*logpb.CatalogResult, error) 
 func (d *draft) removeQueues(queues []*Queue) *logpb.CatalogResult {
 	r := &logpb.CatalogResult{Changed: len(queues) > 0}
 	for _, q := range queues {
-		r.Deleted = append(r.Deleted, uint64(q.ID))
-		d.removeQueue(q, r)
+		if _, there := d.QueueByID(q.ID); there { // it has not gone as a part of another one
+			r.Deleted = append(r.Deleted, uint64(q.ID))
+			d.removeQueue(q, r)
+		}
 	}
+	slices.Sort(r.Deleted)
 	return r
 }
 
-// removeQueue removes a queue with its bindings, and the exchanges that end
-// with these. r names the stores that went. The removal is a last use of the
+// removeQueue removes a queue with its bindings and parts, and the exchanges that end
+// with these. r names the stores and parts that went. The removal is a last use of the
 // exchanges bound to it, noted before its bindings go.
 func (d *draft) removeQueue(q *Queue, r *logpb.CatalogResult) {
 	vh := d.open(q.VHost)
 	vh.exchanges.touchSources(q.Name, d.clock)
 	d.removeExchanges(vh, vh.exchanges.unbindAllTo(endpoint{name: q.Name}, destination{queue: q}), r)
 	d.forgetQueue(vh, q)
+	d.forgetObject(vh, endpoint{name: q.Name}, r)
 }
 
 // forgetQueue removes a queue that nothing is bound to. Requires: vh is open.

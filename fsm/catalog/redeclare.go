@@ -267,11 +267,14 @@ func (d *draft) adopt(q *Queue, m *logpb.DeclareQueue, r *logpb.CatalogResult) {
 	if !d.adopts(q.VHost) {
 		return
 	}
-	old := d.match(q)
-	arguments := d.adoption(m.GetArguments(), old.arguments(q))
-	if arguments == nil {
-		return
+	if arguments := d.adoption(m.GetArguments(), d.match(q).arguments(q)); arguments != nil {
+		d.adoptArguments(q, arguments, r)
 	}
+}
+
+// adoptArguments gives a queue other arguments than it has.
+func (d *draft) adoptArguments(q *Queue, arguments *fsm.Table, r *logpb.CatalogResult) {
+	old := d.match(q)
 	next := old
 	next.adopted = &adopted{arguments, d.Adoptions(q) + 1, d.clock}
 	r.Changed, r.Adopted = true, true

@@ -108,6 +108,7 @@ func (vh *vhost) save(to *logpb.CatalogSnapshot) {
 		}
 	}
 	vh.exchanges.saveUse(to)
+	vh.saveDescribed(to)
 }
 
 // Restore returns the catalog that s was taken from. Parts of s stay in it:
@@ -171,6 +172,12 @@ func (d *draft) restore(s *logpb.CatalogSnapshot) error {
 		func() error { return d.restoreQueues(s.GetQueues()) },
 		func() error { return restoreRows(d, s.GetBindings(), d.restoreBinding) },
 		func() error { return d.restoreUse(s.GetIdle()) },
+		func() error {
+			return restoreRows(d, s.GetDescriptions(), func(vh *vhost, m *logpb.Describe) error { vh.descriptions.put(m); return nil })
+		},
+		func() error {
+			return restoreRows(d, s.GetAccessKeys(), func(vh *vhost, m *logpb.AccessKey) error { vh.accessKeys.put(m); return nil })
+		},
 	} {
 		if err := restore(); err != nil {
 			return err
@@ -295,6 +302,7 @@ func (vh *vhost) describe(b *strings.Builder, all *placements) {
 			b.WriteString("  " + bound.line() + "\n")
 		}
 	}
+	vh.describeText(b)
 }
 
 // versionsText shows what a node has announced, if that is not version 1.
@@ -372,6 +380,9 @@ func (q *Queue) line() string {
 	text += flags([]string{"durable", "exclusive", "auto-delete", "local", "classic"}, q.Durable, q.Exclusive, q.AutoDelete, q.Local, q.Classic)
 	if q.Exclusive {
 		text += fmt.Sprintf(" owner=%d/%d/%d", q.Owner.Node, q.Owner.Boot, q.Owner.Connection)
+	}
+	if q.PartOf.name != "" {
+		text += " part-of=" + q.PartOf.name + flags([]string{"exchange"}, q.PartOf.isExchange)
 	}
 	if len(q.Arguments.GetFields()) > 0 {
 		text += " " + renderTable(q.Arguments)

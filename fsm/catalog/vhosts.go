@@ -291,6 +291,11 @@ type vhost struct {
 	// as in the tables of the exchanges bound to them: a record that is
 	// replaced must be replaced in all three.
 	queues route.Map[string, *Queue]
+	// descriptions of queues and exchanges, and accessKeys to them or to all
+	descriptions descriptions
+	accessKeys   accessKeys
+	// wholes: those of the queues and exchanges that other queues are parts of
+	wholes wholes
 }
 
 // addExchange makes an exchange from a declare that has been checked.
@@ -345,6 +350,7 @@ func (vh *vhost) addQueue(q *Queue, revision uint64) {
 // noteQueue is addQueue but for the queue's name. had is its match but for the policies.
 func (vh *vhost) noteQueue(q *Queue, had policyMatch) {
 	vh.policies.setMatch(q, vh.policies.matchQueue(q, had))
+	vh.wholes.add(q)
 	if x := vh.exchanges.at(q.StoreOf); x != nil && q.StoreOf != "" {
 		next := *x
 		next.Store = q
@@ -357,6 +363,7 @@ func (vh *vhost) noteQueue(q *Queue, had policyMatch) {
 func (vh *vhost) removeQueue(q *Queue) {
 	vh.queues = vh.queues.Without(q.Name)
 	vh.policies.forget(q)
+	vh.wholes.remove(q)
 }
 
 // checkQueueCount refuses another queue if there are as many as a limit says.
@@ -414,6 +421,9 @@ func (vh *vhost) check(clock fsm.Time, all *users) error {
 		if err := vh.checkStore(x); err != nil {
 			return err
 		}
+	}
+	if err := vh.checkDescribed(); err != nil {
+		return err
 	}
 	return vh.policies.check(name, vh.queues, &vh.exchanges)
 }

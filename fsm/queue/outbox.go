@@ -301,8 +301,13 @@ func (o *outbox) strategy() Disposition {
 //	default                Transactional                       SentOnce
 //	at-least-once          AtLeastOnce                         SentOnce
 //	delayed exchange       AtLeastOnce                         AtLeastOnce
+//
+// With DropExpired what expires is Dropped in all rows but the last one.
 func (o *outbox) disposition(reason logpb.Death_Reason) Disposition {
 	s := o.strategy()
+	if reason == logpb.Death_EXPIRED && o.settings.DropExpired && o.since(3) && !o.settings.DelayedStore {
+		return Dropped
+	}
 	if s > SentOnce && !o.settings.DelayedStore && (reason == logpb.Death_MAXLEN || o.full()) {
 		return SentOnce
 	}

@@ -412,7 +412,7 @@ func (a arguments) config() *logpb.QueueConfig {
 		DeadLetterMaxPlusOne: a.stored("max-pending"), Forward: a.has("forward"),
 		Lock: a.number("lock", 0), MaxLock: a.number("max-lock", 0), CountLockExpiry: a.has("count-locks"),
 		SingleActive: a.has("single"), RetryMin: a.number("retry-min", 0), RetryMax: a.number("retry-max", 0),
-		DelayedStore: a.has("store"), Classic: a.has("classic"), Paused: a.has("paused"), DeadLetterOnDelete: a.has("will"),
+		DelayedStore: a.has("store"), Classic: a.has("classic"), Paused: a.has("paused"), DeadLetterOnDelete: a.has("will"), DropExpired: a.has("drop-expired"),
 		Unique: a.has("unique"), MaxPrefetch: uint32(a.number("max-prefetch", 0)), ReturnInOrder: a.has("return-in-order"),
 		MaxPriorityPlusOne:         uint32(a.stored("max-priority")),
 		DisconnectedTimeoutPlusOne: a.stored("disconnected"), Revision: a.number("revision", 0),

@@ -69,7 +69,7 @@ func (x PutVhost_Redeclare) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PutVhost_Redeclare.Descriptor instead.
 func (PutVhost_Redeclare) EnumDescriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{17, 0}
+	return file_catalog_proto_rawDescGZIP(), []int{21, 0}
 }
 
 // CatalogEntry is one entry of the catalog's log.
@@ -252,6 +252,11 @@ type CatalogCommand struct {
 	//	*CatalogCommand_PutLockKey
 	//	*CatalogCommand_PutGlobalParameter
 	//	*CatalogCommand_NotAdmitted
+	//	*CatalogCommand_Together
+	//	*CatalogCommand_Describe
+	//	*CatalogCommand_ChangeArguments
+	//	*CatalogCommand_PutAccessKey
+	//	*CatalogCommand_DeleteAccessKey
 	Body          isCatalogCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -618,6 +623,51 @@ func (x *CatalogCommand) GetNotAdmitted() *NotAdmitted {
 	return nil
 }
 
+func (x *CatalogCommand) GetTogether() *Together {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_Together); ok {
+			return x.Together
+		}
+	}
+	return nil
+}
+
+func (x *CatalogCommand) GetDescribe() *Describe {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_Describe); ok {
+			return x.Describe
+		}
+	}
+	return nil
+}
+
+func (x *CatalogCommand) GetChangeArguments() *ChangeArguments {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_ChangeArguments); ok {
+			return x.ChangeArguments
+		}
+	}
+	return nil
+}
+
+func (x *CatalogCommand) GetPutAccessKey() *AccessKey {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_PutAccessKey); ok {
+			return x.PutAccessKey
+		}
+	}
+	return nil
+}
+
+func (x *CatalogCommand) GetDeleteAccessKey() *AccessKey {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_DeleteAccessKey); ok {
+			return x.DeleteAccessKey
+		}
+	}
+	return nil
+}
+
 type isCatalogCommand_Body interface {
 	isCatalogCommand_Body()
 }
@@ -766,6 +816,27 @@ type CatalogCommand_NotAdmitted struct {
 	NotAdmitted *NotAdmitted `protobuf:"bytes,140,opt,name=not_admitted,json=notAdmitted,oneof"`
 }
 
+type CatalogCommand_Together struct {
+	// From version 3 on.
+	Together *Together `protobuf:"bytes,150,opt,name=together,oneof"`
+}
+
+type CatalogCommand_Describe struct {
+	Describe *Describe `protobuf:"bytes,151,opt,name=describe,oneof"`
+}
+
+type CatalogCommand_ChangeArguments struct {
+	ChangeArguments *ChangeArguments `protobuf:"bytes,152,opt,name=change_arguments,json=changeArguments,oneof"`
+}
+
+type CatalogCommand_PutAccessKey struct {
+	PutAccessKey *AccessKey `protobuf:"bytes,153,opt,name=put_access_key,json=putAccessKey,oneof"`
+}
+
+type CatalogCommand_DeleteAccessKey struct {
+	DeleteAccessKey *AccessKey `protobuf:"bytes,154,opt,name=delete_access_key,json=deleteAccessKey,oneof"`
+}
+
 func (*CatalogCommand_RegisterNode) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutVhost) isCatalogCommand_Body() {}
@@ -838,6 +909,343 @@ func (*CatalogCommand_PutGlobalParameter) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_NotAdmitted) isCatalogCommand_Body() {}
 
+func (*CatalogCommand_Together) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_Describe) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_ChangeArguments) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_PutAccessKey) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_DeleteAccessKey) isCatalogCommand_Body() {}
+
+// Together are commands of which all are performed, or none if one is refused.
+type Together struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Commands      []*CatalogCommand      `protobuf:"bytes,1,rep,name=commands" json:"commands,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Together) Reset() {
+	*x = Together{}
+	mi := &file_catalog_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Together) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Together) ProtoMessage() {}
+
+func (x *Together) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Together.ProtoReflect.Descriptor instead.
+func (*Together) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Together) GetCommands() []*CatalogCommand {
+	if x != nil {
+		return x.Commands
+	}
+	return nil
+}
+
+// Describe keeps what an application says of a queue or an exchange. The object is
+// found by the key, which no other one of its vhost has.
+type Describe struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Exchange      bool                   `protobuf:"varint,3,opt,name=exchange" json:"exchange,omitempty"` // false: a queue
+	Key           string                 `protobuf:"bytes,4,opt,name=key" json:"key,omitempty"`
+	Text          []byte                 `protobuf:"bytes,5,opt,name=text" json:"text,omitempty"`
+	Changes       bool                   `protobuf:"varint,6,opt,name=changes" json:"changes,omitempty"`   // the object has this key; without it nobody has
+	Created       int64                  `protobuf:"zigzag64,7,opt,name=created" json:"created,omitempty"` // when, ms; the catalog sets both
+	Updated       int64                  `protobuf:"zigzag64,8,opt,name=updated" json:"updated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Describe) Reset() {
+	*x = Describe{}
+	mi := &file_catalog_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Describe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Describe) ProtoMessage() {}
+
+func (x *Describe) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Describe.ProtoReflect.Descriptor instead.
+func (*Describe) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Describe) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *Describe) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Describe) GetExchange() bool {
+	if x != nil {
+		return x.Exchange
+	}
+	return false
+}
+
+func (x *Describe) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Describe) GetText() []byte {
+	if x != nil {
+		return x.Text
+	}
+	return nil
+}
+
+func (x *Describe) GetChanges() bool {
+	if x != nil {
+		return x.Changes
+	}
+	return false
+}
+
+func (x *Describe) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
+func (x *Describe) GetUpdated() int64 {
+	if x != nil {
+		return x.Updated
+	}
+	return 0
+}
+
+// ChangeArguments gives an object other arguments, as far as those of a queue can
+// change.
+type ChangeArguments struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Exchange      bool                   `protobuf:"varint,3,opt,name=exchange" json:"exchange,omitempty"`
+	Arguments     *Table                 `protobuf:"bytes,4,opt,name=arguments" json:"arguments,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeArguments) Reset() {
+	*x = ChangeArguments{}
+	mi := &file_catalog_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeArguments) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeArguments) ProtoMessage() {}
+
+func (x *ChangeArguments) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeArguments.ProtoReflect.Descriptor instead.
+func (*ChangeArguments) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ChangeArguments) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *ChangeArguments) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ChangeArguments) GetExchange() bool {
+	if x != nil {
+		return x.Exchange
+	}
+	return false
+}
+
+func (x *ChangeArguments) GetArguments() *Table {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+// AccessKey lets anybody who knows one of two secrets do something in a vhost, or
+// with one of its objects.
+type AccessKey struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Scope         string                 `protobuf:"bytes,2,opt,name=scope" json:"scope,omitempty"` // key of a description; empty: the vhost
+	Name          string                 `protobuf:"bytes,3,opt,name=name" json:"name,omitempty"`
+	Primary       string                 `protobuf:"bytes,4,opt,name=primary" json:"primary,omitempty"`
+	Secondary     string                 `protobuf:"bytes,5,opt,name=secondary" json:"secondary,omitempty"` // empty: there is none
+	Send          bool                   `protobuf:"varint,6,opt,name=send" json:"send,omitempty"`
+	Listen        bool                   `protobuf:"varint,7,opt,name=listen" json:"listen,omitempty"`
+	Manage        bool                   `protobuf:"varint,8,opt,name=manage" json:"manage,omitempty"`
+	OnlyNew       bool                   `protobuf:"varint,9,opt,name=only_new,json=onlyNew" json:"only_new,omitempty"` // refused if there is one; of a command only
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AccessKey) Reset() {
+	*x = AccessKey{}
+	mi := &file_catalog_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AccessKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AccessKey) ProtoMessage() {}
+
+func (x *AccessKey) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AccessKey.ProtoReflect.Descriptor instead.
+func (*AccessKey) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *AccessKey) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *AccessKey) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+func (x *AccessKey) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AccessKey) GetPrimary() string {
+	if x != nil {
+		return x.Primary
+	}
+	return ""
+}
+
+func (x *AccessKey) GetSecondary() string {
+	if x != nil {
+		return x.Secondary
+	}
+	return ""
+}
+
+func (x *AccessKey) GetSend() bool {
+	if x != nil {
+		return x.Send
+	}
+	return false
+}
+
+func (x *AccessKey) GetListen() bool {
+	if x != nil {
+		return x.Listen
+	}
+	return false
+}
+
+func (x *AccessKey) GetManage() bool {
+	if x != nil {
+		return x.Manage
+	}
+	return false
+}
+
+func (x *AccessKey) GetOnlyNew() bool {
+	if x != nil {
+		return x.OnlyNew
+	}
+	return false
+}
+
 // NotAdmitted is in the place of a command that the leader has not admitted to
 // the log, in an entry with commands of others. From version 3 on.
 type NotAdmitted struct {
@@ -850,7 +1258,7 @@ type NotAdmitted struct {
 
 func (x *NotAdmitted) Reset() {
 	*x = NotAdmitted{}
-	mi := &file_catalog_proto_msgTypes[3]
+	mi := &file_catalog_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +1270,7 @@ func (x *NotAdmitted) String() string {
 func (*NotAdmitted) ProtoMessage() {}
 
 func (x *NotAdmitted) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[3]
+	mi := &file_catalog_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +1283,7 @@ func (x *NotAdmitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotAdmitted.ProtoReflect.Descriptor instead.
 func (*NotAdmitted) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{3}
+	return file_catalog_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *NotAdmitted) GetRefusal() uint32 {
@@ -902,7 +1310,7 @@ type PutLockKey struct {
 
 func (x *PutLockKey) Reset() {
 	*x = PutLockKey{}
-	mi := &file_catalog_proto_msgTypes[4]
+	mi := &file_catalog_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +1322,7 @@ func (x *PutLockKey) String() string {
 func (*PutLockKey) ProtoMessage() {}
 
 func (x *PutLockKey) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[4]
+	mi := &file_catalog_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +1335,7 @@ func (x *PutLockKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutLockKey.ProtoReflect.Descriptor instead.
 func (*PutLockKey) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{4}
+	return file_catalog_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PutLockKey) GetSecret() []byte {
@@ -956,7 +1364,7 @@ type RegisterNode struct {
 
 func (x *RegisterNode) Reset() {
 	*x = RegisterNode{}
-	mi := &file_catalog_proto_msgTypes[5]
+	mi := &file_catalog_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1376,7 @@ func (x *RegisterNode) String() string {
 func (*RegisterNode) ProtoMessage() {}
 
 func (x *RegisterNode) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[5]
+	mi := &file_catalog_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1389,7 @@ func (x *RegisterNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterNode.ProtoReflect.Descriptor instead.
 func (*RegisterNode) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{5}
+	return file_catalog_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RegisterNode) GetName() string {
@@ -1039,7 +1447,7 @@ type DeclareDead struct {
 
 func (x *DeclareDead) Reset() {
 	*x = DeclareDead{}
-	mi := &file_catalog_proto_msgTypes[6]
+	mi := &file_catalog_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1459,7 @@ func (x *DeclareDead) String() string {
 func (*DeclareDead) ProtoMessage() {}
 
 func (x *DeclareDead) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[6]
+	mi := &file_catalog_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1472,7 @@ func (x *DeclareDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareDead.ProtoReflect.Descriptor instead.
 func (*DeclareDead) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{6}
+	return file_catalog_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DeclareDead) GetName() string {
@@ -1100,7 +1508,7 @@ type AdmitNode struct {
 
 func (x *AdmitNode) Reset() {
 	*x = AdmitNode{}
-	mi := &file_catalog_proto_msgTypes[7]
+	mi := &file_catalog_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1520,7 @@ func (x *AdmitNode) String() string {
 func (*AdmitNode) ProtoMessage() {}
 
 func (x *AdmitNode) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[7]
+	mi := &file_catalog_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1533,7 @@ func (x *AdmitNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdmitNode.ProtoReflect.Descriptor instead.
 func (*AdmitNode) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{7}
+	return file_catalog_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AdmitNode) GetName() string {
@@ -1168,7 +1576,7 @@ type PutJoinToken struct {
 
 func (x *PutJoinToken) Reset() {
 	*x = PutJoinToken{}
-	mi := &file_catalog_proto_msgTypes[8]
+	mi := &file_catalog_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1588,7 @@ func (x *PutJoinToken) String() string {
 func (*PutJoinToken) ProtoMessage() {}
 
 func (x *PutJoinToken) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[8]
+	mi := &file_catalog_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1601,7 @@ func (x *PutJoinToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutJoinToken.ProtoReflect.Descriptor instead.
 func (*PutJoinToken) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{8}
+	return file_catalog_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PutJoinToken) GetHash() []byte {
@@ -1227,7 +1635,7 @@ type DeleteJoinToken struct {
 
 func (x *DeleteJoinToken) Reset() {
 	*x = DeleteJoinToken{}
-	mi := &file_catalog_proto_msgTypes[9]
+	mi := &file_catalog_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1647,7 @@ func (x *DeleteJoinToken) String() string {
 func (*DeleteJoinToken) ProtoMessage() {}
 
 func (x *DeleteJoinToken) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[9]
+	mi := &file_catalog_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1660,7 @@ func (x *DeleteJoinToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJoinToken.ProtoReflect.Descriptor instead.
 func (*DeleteJoinToken) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{9}
+	return file_catalog_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DeleteJoinToken) GetHash() []byte {
@@ -1277,7 +1685,7 @@ type JoinToken struct {
 
 func (x *JoinToken) Reset() {
 	*x = JoinToken{}
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1697,7 @@ func (x *JoinToken) String() string {
 func (*JoinToken) ProtoMessage() {}
 
 func (x *JoinToken) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1710,7 @@ func (x *JoinToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinToken.ProtoReflect.Descriptor instead.
 func (*JoinToken) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{10}
+	return file_catalog_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *JoinToken) GetHash() []byte {
@@ -1351,7 +1759,7 @@ type ForgetNode struct {
 
 func (x *ForgetNode) Reset() {
 	*x = ForgetNode{}
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1771,7 @@ func (x *ForgetNode) String() string {
 func (*ForgetNode) ProtoMessage() {}
 
 func (x *ForgetNode) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1784,7 @@ func (x *ForgetNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetNode.ProtoReflect.Descriptor instead.
 func (*ForgetNode) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{11}
+	return file_catalog_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ForgetNode) GetName() string {
@@ -1400,7 +1808,7 @@ type RecoverCluster struct {
 
 func (x *RecoverCluster) Reset() {
 	*x = RecoverCluster{}
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1820,7 @@ func (x *RecoverCluster) String() string {
 func (*RecoverCluster) ProtoMessage() {}
 
 func (x *RecoverCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1833,7 @@ func (x *RecoverCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverCluster.ProtoReflect.Descriptor instead.
 func (*RecoverCluster) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{12}
+	return file_catalog_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RecoverCluster) GetName() string {
@@ -1459,7 +1867,7 @@ type SetMembers struct {
 
 func (x *SetMembers) Reset() {
 	*x = SetMembers{}
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1879,7 @@ func (x *SetMembers) String() string {
 func (*SetMembers) ProtoMessage() {}
 
 func (x *SetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1892,7 @@ func (x *SetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMembers.ProtoReflect.Descriptor instead.
 func (*SetMembers) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{13}
+	return file_catalog_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SetMembers) GetQueue() uint64 {
@@ -1526,7 +1934,7 @@ type MembersLeft struct {
 
 func (x *MembersLeft) Reset() {
 	*x = MembersLeft{}
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1946,7 @@ func (x *MembersLeft) String() string {
 func (*MembersLeft) ProtoMessage() {}
 
 func (x *MembersLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +1959,7 @@ func (x *MembersLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersLeft.ProtoReflect.Descriptor instead.
 func (*MembersLeft) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{14}
+	return file_catalog_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MembersLeft) GetQueue() uint64 {
@@ -1580,7 +1988,7 @@ type SetDraining struct {
 
 func (x *SetDraining) Reset() {
 	*x = SetDraining{}
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +2000,7 @@ func (x *SetDraining) String() string {
 func (*SetDraining) ProtoMessage() {}
 
 func (x *SetDraining) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +2013,7 @@ func (x *SetDraining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDraining.ProtoReflect.Descriptor instead.
 func (*SetDraining) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{15}
+	return file_catalog_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SetDraining) GetName() string {
@@ -1634,7 +2042,7 @@ type Initialize struct {
 
 func (x *Initialize) Reset() {
 	*x = Initialize{}
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +2054,7 @@ func (x *Initialize) String() string {
 func (*Initialize) ProtoMessage() {}
 
 func (x *Initialize) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +2067,7 @@ func (x *Initialize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Initialize.ProtoReflect.Descriptor instead.
 func (*Initialize) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{16}
+	return file_catalog_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Initialize) GetVhost() *PutVhost {
@@ -1699,7 +2107,7 @@ type PutVhost struct {
 
 func (x *PutVhost) Reset() {
 	*x = PutVhost{}
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1711,7 +2119,7 @@ func (x *PutVhost) String() string {
 func (*PutVhost) ProtoMessage() {}
 
 func (x *PutVhost) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,7 +2132,7 @@ func (x *PutVhost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutVhost.ProtoReflect.Descriptor instead.
 func (*PutVhost) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{17}
+	return file_catalog_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PutVhost) GetName() string {
@@ -1778,7 +2186,7 @@ type DeleteVhost struct {
 
 func (x *DeleteVhost) Reset() {
 	*x = DeleteVhost{}
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1790,7 +2198,7 @@ func (x *DeleteVhost) String() string {
 func (*DeleteVhost) ProtoMessage() {}
 
 func (x *DeleteVhost) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1803,7 +2211,7 @@ func (x *DeleteVhost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVhost.ProtoReflect.Descriptor instead.
 func (*DeleteVhost) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{18}
+	return file_catalog_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteVhost) GetName() string {
@@ -1825,7 +2233,7 @@ type PutUser struct {
 
 func (x *PutUser) Reset() {
 	*x = PutUser{}
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +2245,7 @@ func (x *PutUser) String() string {
 func (*PutUser) ProtoMessage() {}
 
 func (x *PutUser) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +2258,7 @@ func (x *PutUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutUser.ProtoReflect.Descriptor instead.
 func (*PutUser) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{19}
+	return file_catalog_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PutUser) GetName() string {
@@ -1890,7 +2298,7 @@ type DeleteUser struct {
 
 func (x *DeleteUser) Reset() {
 	*x = DeleteUser{}
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +2310,7 @@ func (x *DeleteUser) String() string {
 func (*DeleteUser) ProtoMessage() {}
 
 func (x *DeleteUser) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1915,7 +2323,7 @@ func (x *DeleteUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteUser.ProtoReflect.Descriptor instead.
 func (*DeleteUser) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{20}
+	return file_catalog_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeleteUser) GetName() string {
@@ -1939,7 +2347,7 @@ type ReplaceHash struct {
 
 func (x *ReplaceHash) Reset() {
 	*x = ReplaceHash{}
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1951,7 +2359,7 @@ func (x *ReplaceHash) String() string {
 func (*ReplaceHash) ProtoMessage() {}
 
 func (x *ReplaceHash) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1964,7 +2372,7 @@ func (x *ReplaceHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceHash.ProtoReflect.Descriptor instead.
 func (*ReplaceHash) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{21}
+	return file_catalog_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReplaceHash) GetName() string {
@@ -2008,7 +2416,7 @@ type PutPermission struct {
 
 func (x *PutPermission) Reset() {
 	*x = PutPermission{}
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2428,7 @@ func (x *PutPermission) String() string {
 func (*PutPermission) ProtoMessage() {}
 
 func (x *PutPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2441,7 @@ func (x *PutPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPermission.ProtoReflect.Descriptor instead.
 func (*PutPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{22}
+	return file_catalog_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PutPermission) GetUser() string {
@@ -2081,7 +2489,7 @@ type DeletePermission struct {
 
 func (x *DeletePermission) Reset() {
 	*x = DeletePermission{}
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2093,7 +2501,7 @@ func (x *DeletePermission) String() string {
 func (*DeletePermission) ProtoMessage() {}
 
 func (x *DeletePermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2106,7 +2514,7 @@ func (x *DeletePermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePermission.ProtoReflect.Descriptor instead.
 func (*DeletePermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{23}
+	return file_catalog_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DeletePermission) GetUser() string {
@@ -2138,7 +2546,7 @@ type PutTopicPermission struct {
 
 func (x *PutTopicPermission) Reset() {
 	*x = PutTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2150,7 +2558,7 @@ func (x *PutTopicPermission) String() string {
 func (*PutTopicPermission) ProtoMessage() {}
 
 func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2163,7 +2571,7 @@ func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutTopicPermission.ProtoReflect.Descriptor instead.
 func (*PutTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{24}
+	return file_catalog_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PutTopicPermission) GetUser() string {
@@ -2214,7 +2622,7 @@ type DeleteTopicPermission struct {
 
 func (x *DeleteTopicPermission) Reset() {
 	*x = DeleteTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2226,7 +2634,7 @@ func (x *DeleteTopicPermission) String() string {
 func (*DeleteTopicPermission) ProtoMessage() {}
 
 func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2239,7 +2647,7 @@ func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTopicPermission.ProtoReflect.Descriptor instead.
 func (*DeleteTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{25}
+	return file_catalog_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeleteTopicPermission) GetUser() string {
@@ -2288,7 +2696,7 @@ type DeclareExchange struct {
 
 func (x *DeclareExchange) Reset() {
 	*x = DeclareExchange{}
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2300,7 +2708,7 @@ func (x *DeclareExchange) String() string {
 func (*DeclareExchange) ProtoMessage() {}
 
 func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2313,7 +2721,7 @@ func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareExchange.ProtoReflect.Descriptor instead.
 func (*DeclareExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{26}
+	return file_catalog_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DeclareExchange) GetVhost() string {
@@ -2383,7 +2791,7 @@ type DeleteExchange struct {
 
 func (x *DeleteExchange) Reset() {
 	*x = DeleteExchange{}
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2803,7 @@ func (x *DeleteExchange) String() string {
 func (*DeleteExchange) ProtoMessage() {}
 
 func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2816,7 @@ func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExchange.ProtoReflect.Descriptor instead.
 func (*DeleteExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{27}
+	return file_catalog_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DeleteExchange) GetVhost() string {
@@ -2446,7 +2854,7 @@ type PutLimit struct {
 
 func (x *PutLimit) Reset() {
 	*x = PutLimit{}
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2866,7 @@ func (x *PutLimit) String() string {
 func (*PutLimit) ProtoMessage() {}
 
 func (x *PutLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2879,7 @@ func (x *PutLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutLimit.ProtoReflect.Descriptor instead.
 func (*PutLimit) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{28}
+	return file_catalog_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PutLimit) GetUser() bool {
@@ -2521,7 +2929,7 @@ type TouchExchange struct {
 
 func (x *TouchExchange) Reset() {
 	*x = TouchExchange{}
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2533,7 +2941,7 @@ func (x *TouchExchange) String() string {
 func (*TouchExchange) ProtoMessage() {}
 
 func (x *TouchExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2546,7 +2954,7 @@ func (x *TouchExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchExchange.ProtoReflect.Descriptor instead.
 func (*TouchExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{29}
+	return file_catalog_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TouchExchange) GetVhost() string {
@@ -2583,7 +2991,7 @@ type ExpireExchange struct {
 
 func (x *ExpireExchange) Reset() {
 	*x = ExpireExchange{}
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2595,7 +3003,7 @@ func (x *ExpireExchange) String() string {
 func (*ExpireExchange) ProtoMessage() {}
 
 func (x *ExpireExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2608,7 +3016,7 @@ func (x *ExpireExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireExchange.ProtoReflect.Descriptor instead.
 func (*ExpireExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{30}
+	return file_catalog_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExpireExchange) GetVhost() string {
@@ -2645,7 +3053,7 @@ type ExchangeActivity struct {
 
 func (x *ExchangeActivity) Reset() {
 	*x = ExchangeActivity{}
-	mi := &file_catalog_proto_msgTypes[31]
+	mi := &file_catalog_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +3065,7 @@ func (x *ExchangeActivity) String() string {
 func (*ExchangeActivity) ProtoMessage() {}
 
 func (x *ExchangeActivity) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[31]
+	mi := &file_catalog_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +3078,7 @@ func (x *ExchangeActivity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeActivity.ProtoReflect.Descriptor instead.
 func (*ExchangeActivity) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{31}
+	return file_catalog_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExchangeActivity) GetVhost() string {
@@ -2708,7 +3116,7 @@ type Bind struct {
 
 func (x *Bind) Reset() {
 	*x = Bind{}
-	mi := &file_catalog_proto_msgTypes[32]
+	mi := &file_catalog_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2720,7 +3128,7 @@ func (x *Bind) String() string {
 func (*Bind) ProtoMessage() {}
 
 func (x *Bind) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[32]
+	mi := &file_catalog_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2733,7 +3141,7 @@ func (x *Bind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bind.ProtoReflect.Descriptor instead.
 func (*Bind) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{32}
+	return file_catalog_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Bind) GetVhost() string {
@@ -2798,14 +3206,18 @@ type DeclareQueue struct {
 	// the arguments and the vhost, from version 3 on: what was declared before,
 	// and what an earlier version performs, has those of a quorum queue, or of a
 	// local one.
-	Classic       bool `protobuf:"varint,11,opt,name=classic" json:"classic,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Classic bool `protobuf:"varint,11,opt,name=classic" json:"classic,omitempty"`
+	// The queue or exchange that it is a part of, and is deleted with; empty: none.
+	// From version 3 on.
+	PartOf         string `protobuf:"bytes,150,opt,name=part_of,json=partOf" json:"part_of,omitempty"`
+	PartOfExchange bool   `protobuf:"varint,151,opt,name=part_of_exchange,json=partOfExchange" json:"part_of_exchange,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DeclareQueue) Reset() {
 	*x = DeclareQueue{}
-	mi := &file_catalog_proto_msgTypes[33]
+	mi := &file_catalog_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2817,7 +3229,7 @@ func (x *DeclareQueue) String() string {
 func (*DeclareQueue) ProtoMessage() {}
 
 func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[33]
+	mi := &file_catalog_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2830,7 +3242,7 @@ func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareQueue.ProtoReflect.Descriptor instead.
 func (*DeclareQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{33}
+	return file_catalog_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DeclareQueue) GetVhost() string {
@@ -2910,6 +3322,20 @@ func (x *DeclareQueue) GetClassic() bool {
 	return false
 }
 
+func (x *DeclareQueue) GetPartOf() string {
+	if x != nil {
+		return x.PartOf
+	}
+	return ""
+}
+
+func (x *DeclareQueue) GetPartOfExchange() bool {
+	if x != nil {
+		return x.PartOfExchange
+	}
+	return false
+}
+
 type Owner struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          uint32                 `protobuf:"varint,1,opt,name=node" json:"node,omitempty"`
@@ -2921,7 +3347,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_catalog_proto_msgTypes[34]
+	mi := &file_catalog_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2933,7 +3359,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[34]
+	mi := &file_catalog_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2946,7 +3372,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{34}
+	return file_catalog_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Owner) GetNode() uint32 {
@@ -2985,7 +3411,7 @@ type DeleteQueue struct {
 
 func (x *DeleteQueue) Reset() {
 	*x = DeleteQueue{}
-	mi := &file_catalog_proto_msgTypes[35]
+	mi := &file_catalog_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2997,7 +3423,7 @@ func (x *DeleteQueue) String() string {
 func (*DeleteQueue) ProtoMessage() {}
 
 func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[35]
+	mi := &file_catalog_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3010,7 +3436,7 @@ func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueue.ProtoReflect.Descriptor instead.
 func (*DeleteQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{35}
+	return file_catalog_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DeleteQueue) GetVhost() string {
@@ -3051,7 +3477,7 @@ type DeleteOwned struct {
 
 func (x *DeleteOwned) Reset() {
 	*x = DeleteOwned{}
-	mi := &file_catalog_proto_msgTypes[36]
+	mi := &file_catalog_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3063,7 +3489,7 @@ func (x *DeleteOwned) String() string {
 func (*DeleteOwned) ProtoMessage() {}
 
 func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[36]
+	mi := &file_catalog_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3076,7 +3502,7 @@ func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOwned.ProtoReflect.Descriptor instead.
 func (*DeleteOwned) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{36}
+	return file_catalog_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DeleteOwned) GetOwner() *Owner {
@@ -3098,7 +3524,7 @@ type PutSetting struct {
 
 func (x *PutSetting) Reset() {
 	*x = PutSetting{}
-	mi := &file_catalog_proto_msgTypes[37]
+	mi := &file_catalog_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3110,7 +3536,7 @@ func (x *PutSetting) String() string {
 func (*PutSetting) ProtoMessage() {}
 
 func (x *PutSetting) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[37]
+	mi := &file_catalog_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3123,7 +3549,7 @@ func (x *PutSetting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSetting.ProtoReflect.Descriptor instead.
 func (*PutSetting) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{37}
+	return file_catalog_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PutSetting) GetName() string {
@@ -3159,7 +3585,7 @@ type PutGlobalParameter struct {
 
 func (x *PutGlobalParameter) Reset() {
 	*x = PutGlobalParameter{}
-	mi := &file_catalog_proto_msgTypes[38]
+	mi := &file_catalog_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3171,7 +3597,7 @@ func (x *PutGlobalParameter) String() string {
 func (*PutGlobalParameter) ProtoMessage() {}
 
 func (x *PutGlobalParameter) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[38]
+	mi := &file_catalog_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3184,7 +3610,7 @@ func (x *PutGlobalParameter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutGlobalParameter.ProtoReflect.Descriptor instead.
 func (*PutGlobalParameter) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{38}
+	return file_catalog_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PutGlobalParameter) GetName() string {
@@ -3230,7 +3656,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_catalog_proto_msgTypes[39]
+	mi := &file_catalog_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3242,7 +3668,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[39]
+	mi := &file_catalog_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3255,7 +3681,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{39}
+	return file_catalog_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PutPolicy) GetVhost() string {
@@ -3332,7 +3758,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_catalog_proto_msgTypes[40]
+	mi := &file_catalog_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3344,7 +3770,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[40]
+	mi := &file_catalog_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3357,7 +3783,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{40}
+	return file_catalog_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *DeletePolicy) GetVhost() string {
@@ -3402,7 +3828,7 @@ type CatalogResult struct {
 
 func (x *CatalogResult) Reset() {
 	*x = CatalogResult{}
-	mi := &file_catalog_proto_msgTypes[41]
+	mi := &file_catalog_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3414,7 +3840,7 @@ func (x *CatalogResult) String() string {
 func (*CatalogResult) ProtoMessage() {}
 
 func (x *CatalogResult) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[41]
+	mi := &file_catalog_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3427,7 +3853,7 @@ func (x *CatalogResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResult.ProtoReflect.Descriptor instead.
 func (*CatalogResult) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{41}
+	return file_catalog_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CatalogResult) GetRefusal() uint32 {
@@ -3539,13 +3965,15 @@ type CatalogSnapshot struct {
 	LockSecret       []byte                 `protobuf:"bytes,120,opt,name=lock_secret,json=lockSecret" json:"lock_secret,omitempty"`                   // empty: none yet
 	Proposers        []*Proposer            `protobuf:"bytes,121,rep,name=proposers" json:"proposers,omitempty"`                                       // by node
 	GlobalParameters []*PutGlobalParameter  `protobuf:"bytes,130,rep,name=global_parameters,json=globalParameters" json:"global_parameters,omitempty"` // by name
+	Descriptions     []*Describe            `protobuf:"bytes,150,rep,name=descriptions" json:"descriptions,omitempty"`                                 // by vhost and key
+	AccessKeys       []*AccessKey           `protobuf:"bytes,151,rep,name=access_keys,json=accessKeys" json:"access_keys,omitempty"`                   // by vhost, scope and name
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *CatalogSnapshot) Reset() {
 	*x = CatalogSnapshot{}
-	mi := &file_catalog_proto_msgTypes[42]
+	mi := &file_catalog_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3557,7 +3985,7 @@ func (x *CatalogSnapshot) String() string {
 func (*CatalogSnapshot) ProtoMessage() {}
 
 func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[42]
+	mi := &file_catalog_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3570,7 +3998,7 @@ func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogSnapshot.ProtoReflect.Descriptor instead.
 func (*CatalogSnapshot) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{42}
+	return file_catalog_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CatalogSnapshot) GetVersion() uint32 {
@@ -3727,6 +4155,20 @@ func (x *CatalogSnapshot) GetGlobalParameters() []*PutGlobalParameter {
 	return nil
 }
 
+func (x *CatalogSnapshot) GetDescriptions() []*Describe {
+	if x != nil {
+		return x.Descriptions
+	}
+	return nil
+}
+
+func (x *CatalogSnapshot) GetAccessKeys() []*AccessKey {
+	if x != nil {
+		return x.AccessKeys
+	}
+	return nil
+}
+
 // Proposer is what is known of the proposals of a node's present process.
 type Proposer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3739,7 +4181,7 @@ type Proposer struct {
 
 func (x *Proposer) Reset() {
 	*x = Proposer{}
-	mi := &file_catalog_proto_msgTypes[43]
+	mi := &file_catalog_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3751,7 +4193,7 @@ func (x *Proposer) String() string {
 func (*Proposer) ProtoMessage() {}
 
 func (x *Proposer) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[43]
+	mi := &file_catalog_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3764,7 +4206,7 @@ func (x *Proposer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proposer.ProtoReflect.Descriptor instead.
 func (*Proposer) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{43}
+	return file_catalog_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Proposer) GetNode() uint32 {
@@ -3799,7 +4241,7 @@ type Answered struct {
 
 func (x *Answered) Reset() {
 	*x = Answered{}
-	mi := &file_catalog_proto_msgTypes[44]
+	mi := &file_catalog_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3811,7 +4253,7 @@ func (x *Answered) String() string {
 func (*Answered) ProtoMessage() {}
 
 func (x *Answered) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[44]
+	mi := &file_catalog_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3824,7 +4266,7 @@ func (x *Answered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answered.ProtoReflect.Descriptor instead.
 func (*Answered) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{44}
+	return file_catalog_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Answered) GetNumber() uint64 {
@@ -3859,7 +4301,7 @@ type NodeState struct {
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_catalog_proto_msgTypes[45]
+	mi := &file_catalog_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3871,7 +4313,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[45]
+	mi := &file_catalog_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3884,7 +4326,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{45}
+	return file_catalog_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *NodeState) GetNumber() uint32 {
@@ -3979,7 +4421,7 @@ type QueueState struct {
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_catalog_proto_msgTypes[46]
+	mi := &file_catalog_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3991,7 +4433,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[46]
+	mi := &file_catalog_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4004,7 +4446,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{46}
+	return file_catalog_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *QueueState) GetDeclared() *DeclareQueue {
@@ -4082,7 +4524,7 @@ type Adopted struct {
 
 func (x *Adopted) Reset() {
 	*x = Adopted{}
-	mi := &file_catalog_proto_msgTypes[47]
+	mi := &file_catalog_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4094,7 +4536,7 @@ func (x *Adopted) String() string {
 func (*Adopted) ProtoMessage() {}
 
 func (x *Adopted) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[47]
+	mi := &file_catalog_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4107,7 +4549,7 @@ func (x *Adopted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Adopted.ProtoReflect.Descriptor instead.
 func (*Adopted) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{47}
+	return file_catalog_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Adopted) GetArguments() *Table {
@@ -4141,7 +4583,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_catalog_proto_msgTypes[48]
+	mi := &file_catalog_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4153,7 +4595,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[48]
+	mi := &file_catalog_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4166,7 +4608,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{48}
+	return file_catalog_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Table) GetFields() []*Field {
@@ -4186,7 +4628,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_catalog_proto_msgTypes[49]
+	mi := &file_catalog_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4198,7 +4640,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[49]
+	mi := &file_catalog_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4211,7 +4653,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{49}
+	return file_catalog_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Field) GetName() string {
@@ -4242,7 +4684,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_catalog_proto_msgTypes[50]
+	mi := &file_catalog_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4254,7 +4696,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[50]
+	mi := &file_catalog_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4267,7 +4709,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{50}
+	return file_catalog_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Value) GetTag() uint32 {
@@ -4319,7 +4761,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x12\n" +
-	"\x04from\x18\x04 \x01(\x04R\x04from\"\xa5\x13\n" +
+	"\x04from\x18\x04 \x01(\x04R\x04from\"\xf4\x15\n" +
 	"\x0eCatalogCommand\x12C\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1c.quorate.log.v1.RegisterNodeH\x00R\fregisterNode\x127\n" +
 	"\tput_vhost\x18\x02 \x01(\v2\x18.quorate.log.v1.PutVhostH\x00R\bputVhost\x12@\n" +
@@ -4366,8 +4808,39 @@ const file_catalog_proto_rawDesc = "" +
 	"\fput_lock_key\x18x \x01(\v2\x1a.quorate.log.v1.PutLockKeyH\x00R\n" +
 	"putLockKey\x12W\n" +
 	"\x14put_global_parameter\x18\x82\x01 \x01(\v2\".quorate.log.v1.PutGlobalParameterH\x00R\x12putGlobalParameter\x12A\n" +
-	"\fnot_admitted\x18\x8c\x01 \x01(\v2\x1b.quorate.log.v1.NotAdmittedH\x00R\vnotAdmittedB\x06\n" +
-	"\x04body\";\n" +
+	"\fnot_admitted\x18\x8c\x01 \x01(\v2\x1b.quorate.log.v1.NotAdmittedH\x00R\vnotAdmitted\x127\n" +
+	"\btogether\x18\x96\x01 \x01(\v2\x18.quorate.log.v1.TogetherH\x00R\btogether\x127\n" +
+	"\bdescribe\x18\x97\x01 \x01(\v2\x18.quorate.log.v1.DescribeH\x00R\bdescribe\x12M\n" +
+	"\x10change_arguments\x18\x98\x01 \x01(\v2\x1f.quorate.log.v1.ChangeArgumentsH\x00R\x0fchangeArguments\x12B\n" +
+	"\x0eput_access_key\x18\x99\x01 \x01(\v2\x19.quorate.log.v1.AccessKeyH\x00R\fputAccessKey\x12H\n" +
+	"\x11delete_access_key\x18\x9a\x01 \x01(\v2\x19.quorate.log.v1.AccessKeyH\x00R\x0fdeleteAccessKeyB\x06\n" +
+	"\x04body\"F\n" +
+	"\bTogether\x12:\n" +
+	"\bcommands\x18\x01 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xc4\x01\n" +
+	"\bDescribe\x12\x14\n" +
+	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
+	"\bexchange\x18\x03 \x01(\bR\bexchange\x12\x10\n" +
+	"\x03key\x18\x04 \x01(\tR\x03key\x12\x12\n" +
+	"\x04text\x18\x05 \x01(\fR\x04text\x12\x18\n" +
+	"\achanges\x18\x06 \x01(\bR\achanges\x12\x18\n" +
+	"\acreated\x18\a \x01(\x12R\acreated\x12\x18\n" +
+	"\aupdated\x18\b \x01(\x12R\aupdated\"\x8c\x01\n" +
+	"\x0fChangeArguments\x12\x14\n" +
+	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
+	"\bexchange\x18\x03 \x01(\bR\bexchange\x123\n" +
+	"\targuments\x18\x04 \x01(\v2\x15.quorate.log.v1.TableR\targuments\"\xe2\x01\n" +
+	"\tAccessKey\x12\x14\n" +
+	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x14\n" +
+	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
+	"\aprimary\x18\x04 \x01(\tR\aprimary\x12\x1c\n" +
+	"\tsecondary\x18\x05 \x01(\tR\tsecondary\x12\x12\n" +
+	"\x04send\x18\x06 \x01(\bR\x04send\x12\x16\n" +
+	"\x06listen\x18\a \x01(\bR\x06listen\x12\x16\n" +
+	"\x06manage\x18\b \x01(\bR\x06manage\x12\x19\n" +
+	"\bonly_new\x18\t \x01(\bR\aonlyNew\";\n" +
 	"\vNotAdmitted\x12\x18\n" +
 	"\arefusal\x18\x01 \x01(\rR\arefusal\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"$\n" +
@@ -4513,7 +4986,7 @@ const file_catalog_proto_rawDesc = "" +
 	"toExchange\x12\x1f\n" +
 	"\vrouting_key\x18\x05 \x01(\tR\n" +
 	"routingKey\x123\n" +
-	"\targuments\x18\x06 \x01(\v2\x15.quorate.log.v1.TableR\targuments\"\xd8\x02\n" +
+	"\targuments\x18\x06 \x01(\v2\x15.quorate.log.v1.TableR\targuments\"\x9d\x03\n" +
 	"\fDeclareQueue\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -4527,7 +5000,9 @@ const file_catalog_proto_rawDesc = "" +
 	"\x05local\x18\t \x01(\bR\x05local\x12\x19\n" +
 	"\bstore_of\x18\n" +
 	" \x01(\tR\astoreOf\x12\x18\n" +
-	"\aclassic\x18\v \x01(\bR\aclassic\"O\n" +
+	"\aclassic\x18\v \x01(\bR\aclassic\x12\x18\n" +
+	"\apart_of\x18\x96\x01 \x01(\tR\x06partOf\x12)\n" +
+	"\x10part_of_exchange\x18\x97\x01 \x01(\bR\x0epartOfExchange\"O\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x1e\n" +
@@ -4581,7 +5056,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\x05added\x18\n" +
 	" \x03(\x04R\x05added\x12\x14\n" +
 	"\x05moved\x18\x10 \x03(\x04R\x05moved\x12\x18\n" +
-	"\aadopted\x18n \x01(\bR\aadopted\"\xb3\b\n" +
+	"\aadopted\x18n \x01(\bR\aadopted\"\xaf\t\n" +
 	"\x0fCatalogSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x14\n" +
@@ -4607,7 +5082,10 @@ const file_catalog_proto_rawDesc = "" +
 	"\vlock_secret\x18x \x01(\fR\n" +
 	"lockSecret\x126\n" +
 	"\tproposers\x18y \x03(\v2\x18.quorate.log.v1.ProposerR\tproposers\x12P\n" +
-	"\x11global_parameters\x18\x82\x01 \x03(\v2\".quorate.log.v1.PutGlobalParameterR\x10globalParameters\"h\n" +
+	"\x11global_parameters\x18\x82\x01 \x03(\v2\".quorate.log.v1.PutGlobalParameterR\x10globalParameters\x12=\n" +
+	"\fdescriptions\x18\x96\x01 \x03(\v2\x18.quorate.log.v1.DescribeR\fdescriptions\x12;\n" +
+	"\vaccess_keys\x18\x97\x01 \x03(\v2\x19.quorate.log.v1.AccessKeyR\n" +
+	"accessKeys\"h\n" +
 	"\bProposer\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\x124\n" +
@@ -4666,139 +5144,152 @@ func file_catalog_proto_rawDescGZIP() []byte {
 }
 
 var file_catalog_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_catalog_proto_goTypes = []any{
 	(PutVhost_Redeclare)(0),       // 0: quorate.log.v1.PutVhost.Redeclare
 	(*CatalogEntry)(nil),          // 1: quorate.log.v1.CatalogEntry
 	(*Proposal)(nil),              // 2: quorate.log.v1.Proposal
 	(*CatalogCommand)(nil),        // 3: quorate.log.v1.CatalogCommand
-	(*NotAdmitted)(nil),           // 4: quorate.log.v1.NotAdmitted
-	(*PutLockKey)(nil),            // 5: quorate.log.v1.PutLockKey
-	(*RegisterNode)(nil),          // 6: quorate.log.v1.RegisterNode
-	(*DeclareDead)(nil),           // 7: quorate.log.v1.DeclareDead
-	(*AdmitNode)(nil),             // 8: quorate.log.v1.AdmitNode
-	(*PutJoinToken)(nil),          // 9: quorate.log.v1.PutJoinToken
-	(*DeleteJoinToken)(nil),       // 10: quorate.log.v1.DeleteJoinToken
-	(*JoinToken)(nil),             // 11: quorate.log.v1.JoinToken
-	(*ForgetNode)(nil),            // 12: quorate.log.v1.ForgetNode
-	(*RecoverCluster)(nil),        // 13: quorate.log.v1.RecoverCluster
-	(*SetMembers)(nil),            // 14: quorate.log.v1.SetMembers
-	(*MembersLeft)(nil),           // 15: quorate.log.v1.MembersLeft
-	(*SetDraining)(nil),           // 16: quorate.log.v1.SetDraining
-	(*Initialize)(nil),            // 17: quorate.log.v1.Initialize
-	(*PutVhost)(nil),              // 18: quorate.log.v1.PutVhost
-	(*DeleteVhost)(nil),           // 19: quorate.log.v1.DeleteVhost
-	(*PutUser)(nil),               // 20: quorate.log.v1.PutUser
-	(*DeleteUser)(nil),            // 21: quorate.log.v1.DeleteUser
-	(*ReplaceHash)(nil),           // 22: quorate.log.v1.ReplaceHash
-	(*PutPermission)(nil),         // 23: quorate.log.v1.PutPermission
-	(*DeletePermission)(nil),      // 24: quorate.log.v1.DeletePermission
-	(*PutTopicPermission)(nil),    // 25: quorate.log.v1.PutTopicPermission
-	(*DeleteTopicPermission)(nil), // 26: quorate.log.v1.DeleteTopicPermission
-	(*DeclareExchange)(nil),       // 27: quorate.log.v1.DeclareExchange
-	(*DeleteExchange)(nil),        // 28: quorate.log.v1.DeleteExchange
-	(*PutLimit)(nil),              // 29: quorate.log.v1.PutLimit
-	(*TouchExchange)(nil),         // 30: quorate.log.v1.TouchExchange
-	(*ExpireExchange)(nil),        // 31: quorate.log.v1.ExpireExchange
-	(*ExchangeActivity)(nil),      // 32: quorate.log.v1.ExchangeActivity
-	(*Bind)(nil),                  // 33: quorate.log.v1.Bind
-	(*DeclareQueue)(nil),          // 34: quorate.log.v1.DeclareQueue
-	(*Owner)(nil),                 // 35: quorate.log.v1.Owner
-	(*DeleteQueue)(nil),           // 36: quorate.log.v1.DeleteQueue
-	(*DeleteOwned)(nil),           // 37: quorate.log.v1.DeleteOwned
-	(*PutSetting)(nil),            // 38: quorate.log.v1.PutSetting
-	(*PutGlobalParameter)(nil),    // 39: quorate.log.v1.PutGlobalParameter
-	(*PutPolicy)(nil),             // 40: quorate.log.v1.PutPolicy
-	(*DeletePolicy)(nil),          // 41: quorate.log.v1.DeletePolicy
-	(*CatalogResult)(nil),         // 42: quorate.log.v1.CatalogResult
-	(*CatalogSnapshot)(nil),       // 43: quorate.log.v1.CatalogSnapshot
-	(*Proposer)(nil),              // 44: quorate.log.v1.Proposer
-	(*Answered)(nil),              // 45: quorate.log.v1.Answered
-	(*NodeState)(nil),             // 46: quorate.log.v1.NodeState
-	(*QueueState)(nil),            // 47: quorate.log.v1.QueueState
-	(*Adopted)(nil),               // 48: quorate.log.v1.Adopted
-	(*Table)(nil),                 // 49: quorate.log.v1.Table
-	(*Field)(nil),                 // 50: quorate.log.v1.Field
-	(*Value)(nil),                 // 51: quorate.log.v1.Value
+	(*Together)(nil),              // 4: quorate.log.v1.Together
+	(*Describe)(nil),              // 5: quorate.log.v1.Describe
+	(*ChangeArguments)(nil),       // 6: quorate.log.v1.ChangeArguments
+	(*AccessKey)(nil),             // 7: quorate.log.v1.AccessKey
+	(*NotAdmitted)(nil),           // 8: quorate.log.v1.NotAdmitted
+	(*PutLockKey)(nil),            // 9: quorate.log.v1.PutLockKey
+	(*RegisterNode)(nil),          // 10: quorate.log.v1.RegisterNode
+	(*DeclareDead)(nil),           // 11: quorate.log.v1.DeclareDead
+	(*AdmitNode)(nil),             // 12: quorate.log.v1.AdmitNode
+	(*PutJoinToken)(nil),          // 13: quorate.log.v1.PutJoinToken
+	(*DeleteJoinToken)(nil),       // 14: quorate.log.v1.DeleteJoinToken
+	(*JoinToken)(nil),             // 15: quorate.log.v1.JoinToken
+	(*ForgetNode)(nil),            // 16: quorate.log.v1.ForgetNode
+	(*RecoverCluster)(nil),        // 17: quorate.log.v1.RecoverCluster
+	(*SetMembers)(nil),            // 18: quorate.log.v1.SetMembers
+	(*MembersLeft)(nil),           // 19: quorate.log.v1.MembersLeft
+	(*SetDraining)(nil),           // 20: quorate.log.v1.SetDraining
+	(*Initialize)(nil),            // 21: quorate.log.v1.Initialize
+	(*PutVhost)(nil),              // 22: quorate.log.v1.PutVhost
+	(*DeleteVhost)(nil),           // 23: quorate.log.v1.DeleteVhost
+	(*PutUser)(nil),               // 24: quorate.log.v1.PutUser
+	(*DeleteUser)(nil),            // 25: quorate.log.v1.DeleteUser
+	(*ReplaceHash)(nil),           // 26: quorate.log.v1.ReplaceHash
+	(*PutPermission)(nil),         // 27: quorate.log.v1.PutPermission
+	(*DeletePermission)(nil),      // 28: quorate.log.v1.DeletePermission
+	(*PutTopicPermission)(nil),    // 29: quorate.log.v1.PutTopicPermission
+	(*DeleteTopicPermission)(nil), // 30: quorate.log.v1.DeleteTopicPermission
+	(*DeclareExchange)(nil),       // 31: quorate.log.v1.DeclareExchange
+	(*DeleteExchange)(nil),        // 32: quorate.log.v1.DeleteExchange
+	(*PutLimit)(nil),              // 33: quorate.log.v1.PutLimit
+	(*TouchExchange)(nil),         // 34: quorate.log.v1.TouchExchange
+	(*ExpireExchange)(nil),        // 35: quorate.log.v1.ExpireExchange
+	(*ExchangeActivity)(nil),      // 36: quorate.log.v1.ExchangeActivity
+	(*Bind)(nil),                  // 37: quorate.log.v1.Bind
+	(*DeclareQueue)(nil),          // 38: quorate.log.v1.DeclareQueue
+	(*Owner)(nil),                 // 39: quorate.log.v1.Owner
+	(*DeleteQueue)(nil),           // 40: quorate.log.v1.DeleteQueue
+	(*DeleteOwned)(nil),           // 41: quorate.log.v1.DeleteOwned
+	(*PutSetting)(nil),            // 42: quorate.log.v1.PutSetting
+	(*PutGlobalParameter)(nil),    // 43: quorate.log.v1.PutGlobalParameter
+	(*PutPolicy)(nil),             // 44: quorate.log.v1.PutPolicy
+	(*DeletePolicy)(nil),          // 45: quorate.log.v1.DeletePolicy
+	(*CatalogResult)(nil),         // 46: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),       // 47: quorate.log.v1.CatalogSnapshot
+	(*Proposer)(nil),              // 48: quorate.log.v1.Proposer
+	(*Answered)(nil),              // 49: quorate.log.v1.Answered
+	(*NodeState)(nil),             // 50: quorate.log.v1.NodeState
+	(*QueueState)(nil),            // 51: quorate.log.v1.QueueState
+	(*Adopted)(nil),               // 52: quorate.log.v1.Adopted
+	(*Table)(nil),                 // 53: quorate.log.v1.Table
+	(*Field)(nil),                 // 54: quorate.log.v1.Field
+	(*Value)(nil),                 // 55: quorate.log.v1.Value
 }
 var file_catalog_proto_depIdxs = []int32{
 	3,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
 	2,  // 1: quorate.log.v1.CatalogEntry.proposal:type_name -> quorate.log.v1.Proposal
-	6,  // 2: quorate.log.v1.CatalogCommand.register_node:type_name -> quorate.log.v1.RegisterNode
-	18, // 3: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
-	19, // 4: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
-	20, // 5: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
-	21, // 6: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
-	23, // 7: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
-	24, // 8: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
-	27, // 9: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
-	28, // 10: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
-	33, // 11: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
-	33, // 12: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
-	34, // 13: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
-	36, // 14: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
-	17, // 15: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
-	37, // 16: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
-	38, // 17: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
-	40, // 18: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
-	41, // 19: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
-	25, // 20: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
-	26, // 21: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
-	16, // 22: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
-	8,  // 23: quorate.log.v1.CatalogCommand.admit_node:type_name -> quorate.log.v1.AdmitNode
-	12, // 24: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
-	14, // 25: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
-	15, // 26: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
-	30, // 27: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
-	31, // 28: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
-	29, // 29: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
-	7,  // 30: quorate.log.v1.CatalogCommand.declare_dead:type_name -> quorate.log.v1.DeclareDead
-	22, // 31: quorate.log.v1.CatalogCommand.replace_hash:type_name -> quorate.log.v1.ReplaceHash
-	13, // 32: quorate.log.v1.CatalogCommand.recover_cluster:type_name -> quorate.log.v1.RecoverCluster
-	9,  // 33: quorate.log.v1.CatalogCommand.put_join_token:type_name -> quorate.log.v1.PutJoinToken
-	10, // 34: quorate.log.v1.CatalogCommand.delete_join_token:type_name -> quorate.log.v1.DeleteJoinToken
-	5,  // 35: quorate.log.v1.CatalogCommand.put_lock_key:type_name -> quorate.log.v1.PutLockKey
-	39, // 36: quorate.log.v1.CatalogCommand.put_global_parameter:type_name -> quorate.log.v1.PutGlobalParameter
-	4,  // 37: quorate.log.v1.CatalogCommand.not_admitted:type_name -> quorate.log.v1.NotAdmitted
-	18, // 38: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
-	20, // 39: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
-	23, // 40: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	0,  // 41: quorate.log.v1.PutVhost.redeclare:type_name -> quorate.log.v1.PutVhost.Redeclare
-	49, // 42: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	49, // 43: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	49, // 44: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
-	35, // 45: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
-	35, // 46: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	49, // 47: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
-	46, // 48: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
-	18, // 49: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
-	20, // 50: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
-	23, // 51: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
-	27, // 52: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
-	33, // 53: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	47, // 54: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
-	38, // 55: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
-	40, // 56: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
-	25, // 57: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
-	32, // 58: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
-	29, // 59: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
-	11, // 60: quorate.log.v1.CatalogSnapshot.tokens:type_name -> quorate.log.v1.JoinToken
-	44, // 61: quorate.log.v1.CatalogSnapshot.proposers:type_name -> quorate.log.v1.Proposer
-	39, // 62: quorate.log.v1.CatalogSnapshot.global_parameters:type_name -> quorate.log.v1.PutGlobalParameter
-	45, // 63: quorate.log.v1.Proposer.answered:type_name -> quorate.log.v1.Answered
-	42, // 64: quorate.log.v1.Answered.results:type_name -> quorate.log.v1.CatalogResult
-	34, // 65: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	48, // 66: quorate.log.v1.QueueState.adopted:type_name -> quorate.log.v1.Adopted
-	49, // 67: quorate.log.v1.Adopted.arguments:type_name -> quorate.log.v1.Table
-	50, // 68: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
-	51, // 69: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
-	49, // 70: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
-	51, // 71: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
-	72, // [72:72] is the sub-list for method output_type
-	72, // [72:72] is the sub-list for method input_type
-	72, // [72:72] is the sub-list for extension type_name
-	72, // [72:72] is the sub-list for extension extendee
-	0,  // [0:72] is the sub-list for field type_name
+	10, // 2: quorate.log.v1.CatalogCommand.register_node:type_name -> quorate.log.v1.RegisterNode
+	22, // 3: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
+	23, // 4: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
+	24, // 5: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
+	25, // 6: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
+	27, // 7: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
+	28, // 8: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
+	31, // 9: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
+	32, // 10: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
+	37, // 11: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
+	37, // 12: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
+	38, // 13: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
+	40, // 14: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
+	21, // 15: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
+	41, // 16: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
+	42, // 17: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
+	44, // 18: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
+	45, // 19: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
+	29, // 20: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
+	30, // 21: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
+	20, // 22: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
+	12, // 23: quorate.log.v1.CatalogCommand.admit_node:type_name -> quorate.log.v1.AdmitNode
+	16, // 24: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
+	18, // 25: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
+	19, // 26: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
+	34, // 27: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
+	35, // 28: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
+	33, // 29: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
+	11, // 30: quorate.log.v1.CatalogCommand.declare_dead:type_name -> quorate.log.v1.DeclareDead
+	26, // 31: quorate.log.v1.CatalogCommand.replace_hash:type_name -> quorate.log.v1.ReplaceHash
+	17, // 32: quorate.log.v1.CatalogCommand.recover_cluster:type_name -> quorate.log.v1.RecoverCluster
+	13, // 33: quorate.log.v1.CatalogCommand.put_join_token:type_name -> quorate.log.v1.PutJoinToken
+	14, // 34: quorate.log.v1.CatalogCommand.delete_join_token:type_name -> quorate.log.v1.DeleteJoinToken
+	9,  // 35: quorate.log.v1.CatalogCommand.put_lock_key:type_name -> quorate.log.v1.PutLockKey
+	43, // 36: quorate.log.v1.CatalogCommand.put_global_parameter:type_name -> quorate.log.v1.PutGlobalParameter
+	8,  // 37: quorate.log.v1.CatalogCommand.not_admitted:type_name -> quorate.log.v1.NotAdmitted
+	4,  // 38: quorate.log.v1.CatalogCommand.together:type_name -> quorate.log.v1.Together
+	5,  // 39: quorate.log.v1.CatalogCommand.describe:type_name -> quorate.log.v1.Describe
+	6,  // 40: quorate.log.v1.CatalogCommand.change_arguments:type_name -> quorate.log.v1.ChangeArguments
+	7,  // 41: quorate.log.v1.CatalogCommand.put_access_key:type_name -> quorate.log.v1.AccessKey
+	7,  // 42: quorate.log.v1.CatalogCommand.delete_access_key:type_name -> quorate.log.v1.AccessKey
+	3,  // 43: quorate.log.v1.Together.commands:type_name -> quorate.log.v1.CatalogCommand
+	53, // 44: quorate.log.v1.ChangeArguments.arguments:type_name -> quorate.log.v1.Table
+	22, // 45: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
+	24, // 46: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
+	27, // 47: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
+	0,  // 48: quorate.log.v1.PutVhost.redeclare:type_name -> quorate.log.v1.PutVhost.Redeclare
+	53, // 49: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	53, // 50: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	53, // 51: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	39, // 52: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
+	39, // 53: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
+	53, // 54: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
+	50, // 55: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	22, // 56: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
+	24, // 57: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
+	27, // 58: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
+	31, // 59: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
+	37, // 60: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
+	51, // 61: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	42, // 62: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
+	44, // 63: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
+	29, // 64: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
+	36, // 65: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
+	33, // 66: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
+	15, // 67: quorate.log.v1.CatalogSnapshot.tokens:type_name -> quorate.log.v1.JoinToken
+	48, // 68: quorate.log.v1.CatalogSnapshot.proposers:type_name -> quorate.log.v1.Proposer
+	43, // 69: quorate.log.v1.CatalogSnapshot.global_parameters:type_name -> quorate.log.v1.PutGlobalParameter
+	5,  // 70: quorate.log.v1.CatalogSnapshot.descriptions:type_name -> quorate.log.v1.Describe
+	7,  // 71: quorate.log.v1.CatalogSnapshot.access_keys:type_name -> quorate.log.v1.AccessKey
+	49, // 72: quorate.log.v1.Proposer.answered:type_name -> quorate.log.v1.Answered
+	46, // 73: quorate.log.v1.Answered.results:type_name -> quorate.log.v1.CatalogResult
+	38, // 74: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
+	52, // 75: quorate.log.v1.QueueState.adopted:type_name -> quorate.log.v1.Adopted
+	53, // 76: quorate.log.v1.Adopted.arguments:type_name -> quorate.log.v1.Table
+	54, // 77: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
+	55, // 78: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
+	53, // 79: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
+	55, // 80: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
+	81, // [81:81] is the sub-list for method output_type
+	81, // [81:81] is the sub-list for method input_type
+	81, // [81:81] is the sub-list for extension type_name
+	81, // [81:81] is the sub-list for extension extendee
+	0,  // [0:81] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -4843,6 +5334,11 @@ func file_catalog_proto_init() {
 		(*CatalogCommand_PutLockKey)(nil),
 		(*CatalogCommand_PutGlobalParameter)(nil),
 		(*CatalogCommand_NotAdmitted)(nil),
+		(*CatalogCommand_Together)(nil),
+		(*CatalogCommand_Describe)(nil),
+		(*CatalogCommand_ChangeArguments)(nil),
+		(*CatalogCommand_PutAccessKey)(nil),
+		(*CatalogCommand_DeleteAccessKey)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4850,7 +5346,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   51,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

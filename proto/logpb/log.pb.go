@@ -3398,6 +3398,8 @@ type QueueConfig struct {
 	Dispatch QueueConfig_Dispatch `protobuf:"varint,77,opt,name=dispatch,enum=quorate.log.v1.QueueConfig_Dispatch" json:"dispatch,omitempty"`
 	// What is returned comes back in front in the order of its number, whoever returns it.
 	ReturnInOrder bool `protobuf:"varint,120,opt,name=return_in_order,json=returnInOrder" json:"return_in_order,omitempty"`
+	// What expires is dropped, although other messages that die are dead-lettered.
+	DropExpired   bool `protobuf:"varint,130,opt,name=drop_expired,json=dropExpired" json:"drop_expired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3820,6 +3822,13 @@ func (x *QueueConfig) GetDispatch() QueueConfig_Dispatch {
 func (x *QueueConfig) GetReturnInOrder() bool {
 	if x != nil {
 		return x.ReturnInOrder
+	}
+	return false
+}
+
+func (x *QueueConfig) GetDropExpired() bool {
+	if x != nil {
+		return x.DropExpired
 	}
 	return false
 }
@@ -5225,7 +5234,7 @@ const file_log_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\x94\x16\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xb8\x16\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -5288,7 +5297,8 @@ const file_log_proto_rawDesc = "" +
 	"\x06unique\x18K \x01(\bR\x06unique\x12!\n" +
 	"\fmax_prefetch\x18L \x01(\rR\vmaxPrefetch\x12@\n" +
 	"\bdispatch\x18M \x01(\x0e2$.quorate.log.v1.QueueConfig.DispatchR\bdispatch\x12&\n" +
-	"\x0freturn_in_order\x18x \x01(\bR\rreturnInOrder\"L\n" +
+	"\x0freturn_in_order\x18x \x01(\bR\rreturnInOrder\x12\"\n" +
+	"\fdrop_expired\x18\x82\x01 \x01(\bR\vdropExpired\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
 	"\fAT_MOST_ONCE\x10\x01\x12\x11\n" +

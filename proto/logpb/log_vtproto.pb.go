@@ -2283,6 +2283,18 @@ func (m *QueueConfig) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.DropExpired {
+		i--
+		if m.DropExpired {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x8
+		i--
+		dAtA[i] = 0x90
+	}
 	if m.ReturnInOrder {
 		i--
 		if m.ReturnInOrder {
@@ -5020,6 +5032,9 @@ func (m *QueueConfig) SizeVT() (n int) {
 		n += 3
 	}
 	if m.ReturnInOrder {
+		n += 3
+	}
+	if m.DropExpired {
 		n += 3
 	}
 	n += len(m.unknownFields)
@@ -12682,6 +12697,26 @@ func (m *QueueConfig) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.ReturnInOrder = bool(v != 0)
+		case 130:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DropExpired", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.DropExpired = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
