@@ -1,0 +1,199 @@
+package manage
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/amqp/servicebus/sas"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Counts are those of one queue.
+type Counts struct {
+	Active, Scheduled, Bytes uint64
+	Accessed                 time.Time // zero: not known
+}
+
+// shown is an entity with what is shown beside its description.
+type shown struct {
+	*entity.Description
+	created, updated  time.Time
+	own, dead         Counts
+	keys              []*logpb.AccessKey
+	subscriptionCount int
+}
+
+// elements are the names of the properties of each kind, in the order of the service's schema. Names without a
+// property are written by special.
+var elements = map[string][]string{
+	"Queue": {
+		"LockDuration", "MaxSizeInMegabytes", "RequiresDuplicateDetection", "RequiresSession", "DefaultMessageTimeToLive",
+		"DeadLetteringOnMessageExpiration", "DuplicateDetectionHistoryTimeWindow", "MaxDeliveryCount", "EnableBatchedOperations",
+		"SizeInBytes", "MessageCount", "IsAnonymousAccessible", "AuthorizationRules", "Status", "ForwardTo", "UserMetadata", "CreatedAt",
+		"UpdatedAt", "AccessedAt", "SupportOrdering", "CountDetails", "AutoDeleteOnIdle", "EnablePartitioning",
+		"EntityAvailabilityStatus", "ForwardDeadLetteredMessagesTo", "EnableExpress", "MaxMessageSizeInKilobytes",
+	},
+	"Topic": {
+		"DefaultMessageTimeToLive", "MaxSizeInMegabytes", "RequiresDuplicateDetection", "DuplicateDetectionHistoryTimeWindow",
+		"EnableBatchedOperations", "SizeInBytes", "FilteringMessagesBeforePublishing", "IsAnonymousAccessible", "AuthorizationRules",
+		"Status", "UserMetadata", "CreatedAt", "UpdatedAt", "AccessedAt", "SupportOrdering", "CountDetails", "SubscriptionCount",
+		"AutoDeleteOnIdle", "EnablePartitioning", "EntityAvailabilityStatus", "EnableSubscriptionPartitioning", "EnableExpress",
+		"MaxMessageSizeInKilobytes",
+	},
+	"Subscription": {
+		"LockDuration", "RequiresSession", "DefaultMessageTimeToLive", "DeadLetteringOnMessageExpiration",
+		"DeadLetteringOnFilterEvaluationExceptions", "MessageCount", "MaxDeliveryCount", "EnableBatchedOperations", "Status", "ForwardTo",
+		"CreatedAt", "UpdatedAt", "AccessedAt", "UserMetadata", "CountDetails", "ForwardDeadLetteredMessagesTo", "AutoDeleteOnIdle",
+		"EntityAvailabilityStatus",
+	},
+}
+
+// timeText is an instant as the service writes it.
+func timeText(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.9999999Z") }
+
+// describe writes what an entry has of an entity.
+func (d *document) describe(s *shown, base string) {
+	d.in(s.Kind()+`Description xmlns="`+connectSpace+`" xmlns:i="`+instanceSpace+`"`, func() {
+		for _, name := range elements[s.Kind()] {
+			switch text, given := show(s.Description, name); {
+			case given && (name == "ForwardTo" || name == "ForwardDeadLetteredMessagesTo"):
+				d.leaf(name, base+"/"+text)
+			case given:
+				d.leaf(name, text)
+			default:
+				d.special(s, name)
+			}
+		}
+	})
+}
+
+// special writes a property that nobody sets.
+func (d *document) special(s *shown, name string) {
+	number := func(n uint64) { d.leaf(name, strconv.FormatUint(n, 10)) }
+	switch name {
+	case "SizeInBytes":
+		number(s.own.Bytes + s.dead.Bytes)
+	case "MessageCount":
+		number(s.own.Active + s.own.Scheduled + s.dead.Active)
+	case "SubscriptionCount":
+		number(uint64(s.subscriptionCount))
+	case "IsAnonymousAccessible", "EnableSubscriptionPartitioning":
+		d.leaf(name, "false")
+	case "EntityAvailabilityStatus":
+		d.leaf(name, "Available")
+	case "CreatedAt":
+		d.leaf(name, timeText(s.created))
+	case "UpdatedAt":
+		d.leaf(name, timeText(s.updated))
+	case "AccessedAt":
+		d.leaf(name, timeText(later(s.own.Accessed, s.created)))
+	case "AuthorizationRules":
+		d.rules(s)
+	case "CountDetails":
+		d.in(`CountDetails xmlns:d2p1="`+countSpace+`"`, func() {
+			for i, n := range []uint64{s.own.Active, s.dead.Active, s.own.Scheduled, 0, 0} {
+				d.leaf([...]string{"d2p1:ActiveMessageCount", "d2p1:DeadLetterMessageCount", "d2p1:ScheduledMessageCount", "d2p1:TransferMessageCount", "d2p1:TransferDeadLetterMessageCount"}[i], strconv.FormatUint(n, 10))
+			}
+		})
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// rules writes the access keys of an entity, whose reader may manage it.
+func (d *document) rules(s *shown) {
+	d.in("AuthorizationRules", func() {
+		for _, k := range s.keys {
+			d.in(`AuthorizationRule i:type="SharedAccessAuthorizationRule"`, func() {
+				d.leaf("ClaimType", "SharedAccessKey")
+				d.leaf("ClaimValue", "None")
+				d.in("Rights", func() {
+					for i, has := range []bool{k.GetManage(), k.GetSend(), k.GetListen()} {
+						if has {
+							d.leaf("AccessRights", [...]string{"Manage", "Send", "Listen"}[i])
+						}
+					}
+				})
+				d.leaf("CreatedTime", timeText(s.created))
+				d.leaf("ModifiedTime", timeText(s.updated))
+				d.leaf("KeyName", k.GetName())
+				d.leaf("PrimaryKey", k.GetPrimary())
+				d.leaf("SecondaryKey", k.GetSecondary())
+			})
+		}
+	})
+}
+
+// RuleOf is an access key as package sas knows it.
+func RuleOf(k *logpb.AccessKey) *sas.Rule {
+	r := &sas.Rule{Name: k.GetName(), Primary: k.GetPrimary(), Secondary: k.GetSecondary()}
+	for i, has := range []bool{k.GetSend(), k.GetListen(), k.GetManage()} {
+		if has {
+			r.Rights |= [...]sas.Rights{sas.Send, sas.Listen, sas.Manage}[i]
+		}
+	}
+	return r
+}
+
+// entry writes one entry around its content. path is that of what it is about.
+func (d *document) entry(base, path, title string, at time.Time, root bool, content func()) {
+	name := "entry"
+	if root {
+		name += ` xmlns="` + atomSpace + `"`
+	}
+	d.in(name, func() {
+		d.leaf("id", base+"/"+path)
+		d.leaf(`title type="text"`, title)
+		d.leaf("published", timeText(at))
+		d.leaf("updated", timeText(at))
+		d.in("author", func() { d.leaf("name", title) })
+		d.WriteString(`<link rel="self"` + attribute("href", base+"/"+path) + `/>`)
+		d.in(`content type="application/xml"`, content)
+	})
+}
+
+// feed writes the beginning and the end of a list. next is the URL of the rest; empty: this is the end.
+func (d *document) feed(base, path, title, next string, at time.Time, entries func()) {
+	d.in(`feed xmlns="`+atomSpace+`"`, func() {
+		d.leaf(`title type="text"`, title)
+		d.leaf("id", base+"/"+path)
+		d.leaf("updated", timeText(at))
+		d.WriteString(`<link rel="self"` + attribute("href", base+"/"+path) + `/>`)
+		if next != "" {
+			d.WriteString(`<link rel="next"` + attribute("href", next) + `/>`)
+		}
+		entries()
+	})
+}
+
+// answer sends a document.
+func (d *document) answer(w http.ResponseWriter, status int, kind string) {
+	w.Header().Set("Content-Type", kind+"; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(d.Bytes())
+}
+
+const (
+	entryType = "application/atom+xml;type=entry"
+	feedType  = "application/atom+xml;type=feed"
+)
+
+// refusal is why a request is not done.
+type refusal struct {
+	status, sub int // sub: the service's finer code; 0: none
+	text        string
+}
+
+func (e *refusal) Error() string { return e.text }
+
+func refuse(status, sub int, format string, values ...any) error {
+	return &refusal{status, sub, fmt.Sprintf(format, values...)}
+}

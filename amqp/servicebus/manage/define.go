@@ -1,0 +1,152 @@
+package manage
+
+import (
+	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// filterExchange is the type of the exchange of a topic.
+const filterExchange = "x-filter"
+
+// Definer says by which commands entities are created and changed.
+type Definer struct {
+	VHost  string
+	View   View
+	Limits entity.Limits
+}
+
+// Create returns the commands that create an entity together with its parts. rule is
+// the first one of a subscription, nil: it has none; else it is nil.
+func (x Definer) Create(d *entity.Description, rule *entity.Rule) ([]*logpb.CatalogCommand, error) {
+	if err := check(d, x.Limits); err != nil {
+		return nil, err
+	}
+	to, err := x.destinations(d)
+	if err != nil {
+		return nil, err
+	}
+	text, err := d.Encode()
+	if err != nil {
+		return nil, err
+	}
+	name := entity.Address{Path: d.Path}.Object()
+	description := &logpb.Describe{Vhost: x.VHost, Name: name, Exchange: d.Topic != nil, Key: d.Path.Key(), Text: text}
+	describe := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Describe{Describe: description}}
+	if d.Topic != nil {
+		exchange := &logpb.DeclareExchange{Vhost: x.VHost, Name: name, Type: filterExchange, Durable: true, Internal: true, Arguments: d.ExchangeArguments()}
+		return []*logpb.CatalogCommand{
+			{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: exchange}},
+			x.queue(d.Path.Store(), d.StoreArguments(), name, true),
+			describe,
+		}, nil
+	}
+	topic := ""
+	if d.Subscription != nil {
+		parent := entity.Path{Name: d.Path.Name}
+		row, ok := x.View.Described(x.VHost, parent.Key())
+		if !ok || !row.GetExchange() {
+			return nil, refuse(404, 40400, "Not Found. The messaging entity '%s' could not be found.", parent)
+		}
+		topic = row.GetName()
+	}
+	commands := []*logpb.CatalogCommand{
+		x.queue(name, d.Arguments(to), topic, true),
+		x.queue(entity.Address{Path: d.Path, Part: entity.DeadLetters}.Object(), d.DeadLetterArguments(to), name, false),
+		describe,
+	}
+	if rule != nil {
+		bind, err := bindingOf(x.VHost, d.Path, rule)
+		if err != nil {
+			return nil, err
+		}
+		bind.Source = topic
+		commands = append(commands, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: bind}})
+	}
+	return commands, nil
+}
+
+// queue declares a queue as a part of something; empty: of nothing.
+func (x Definer) queue(name string, arguments *fsm.Table, partOf string, ofExchange bool) *logpb.CatalogCommand {
+	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{
+		Vhost: x.VHost, Name: name, Durable: true, Arguments: arguments, PartOf: partOf, PartOfExchange: ofExchange && partOf != "",
+	}}}
+}
+
+// Change returns the commands that make of an entity what d says.
+func (x Definer) Change(d, was *entity.Description) ([]*logpb.CatalogCommand, error) {
+	if err := check(d, x.Limits); err != nil {
+		return nil, err
+	}
+	if err := checkChange(d, was); err != nil {
+		return nil, err
+	}
+	to, err := x.destinations(d)
+	if err != nil {
+		return nil, err
+	}
+	text, err := d.Encode()
+	if err != nil {
+		return nil, err
+	}
+	name := entity.Address{Path: d.Path}.Object()
+	commands := []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_Describe{Describe: &logpb.Describe{
+		Vhost: x.VHost, Name: name, Exchange: d.Topic != nil, Key: d.Path.Key(), Text: text, Changes: true,
+	}}}}
+	if d.Topic != nil {
+		return append(commands, x.arguments(name, true, d.ExchangeArguments()), x.arguments(d.Path.Store(), false, d.StoreArguments())), nil
+	}
+	return append(commands, x.arguments(name, false, d.Arguments(to)),
+		x.arguments(entity.Address{Path: d.Path, Part: entity.DeadLetters}.Object(), false, d.DeadLetterArguments(to))), nil
+}
+
+func (x Definer) arguments(name string, exchange bool, arguments *fsm.Table) *logpb.CatalogCommand {
+	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_ChangeArguments{ChangeArguments: &logpb.ChangeArguments{
+		Vhost: x.VHost, Name: name, Exchange: exchange, Arguments: arguments,
+	}}}
+}
+
+// Deletion is the command that deletes an entity with its parts.
+func Deletion(vhost string, d *entity.Description) *logpb.CatalogCommand {
+	name := entity.Address{Path: d.Path}.Object()
+	if d.Topic != nil {
+		return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteExchange{DeleteExchange: &logpb.DeleteExchange{Vhost: vhost, Name: name}}}
+	}
+	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: vhost, Name: name}}}
+}
+
+// destinations finds the queues that an entity forwards to. The names in d become those that its destinations were
+// created with.
+func (x Definer) destinations(d *entity.Description) (to entity.Destinations, err error) {
+	y := d.Delivery()
+	if y == nil {
+		return to, nil
+	}
+	if to.Messages, err = x.destination("ForwardTo", &y.ForwardTo, d.Path); err == nil {
+		to.DeadLetters, err = x.destination("ForwardDeadLetteredMessagesTo", &y.ForwardDeadLetteredMessagesTo, d.Path)
+	}
+	return to, err
+}
+
+func (x Definer) destination(field string, name *string, from entity.Path) (queue string, err error) {
+	if *name == "" {
+		return "", nil
+	}
+	p := entity.ForwardPath(*name)
+	row, ok := x.View.Described(x.VHost, p.Key())
+	switch {
+	case !ok:
+		return "", &entity.Invalid{Field: field, Text: "there is no entity " + p.String()}
+	case p.Key() == from.Key():
+		return "", &entity.Invalid{Field: field, Text: "an entity cannot forward to itself"}
+	case p.Subscription != "":
+		return "", &entity.Invalid{Field: field, Text: "nothing can be forwarded to a subscription"}
+	}
+	to, err := entity.Decode(row.GetText())
+	if err != nil {
+		return "", err
+	}
+	*name = to.Path.String()
+	queue, _ = messages(to)
+	return queue, nil
+}

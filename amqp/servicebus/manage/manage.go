@@ -1,0 +1,305 @@
+package manage
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/amqp/servicebus/sas"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// View is the cluster's table of definitions at one moment.
+type View interface {
+	// Described finds what is kept of an object by its key, and Descriptions lists it all, by key.
+	Described(vhost, key string) (*logpb.Describe, bool)
+	Descriptions(vhost string) []*logpb.Describe
+	// AccessKey finds an access key, and AccessKeys lists those of a scope, by name.
+	AccessKey(vhost, scope, name string) (*logpb.AccessKey, bool)
+	AccessKeys(vhost, scope string) []*logpb.AccessKey
+	// Rules lists the bindings of a queue.
+	Rules(vhost, queue string) []*logpb.Bind
+}
+
+// Broker is the cluster as this package needs it.
+type Broker interface {
+	// View returns what any client of any node has been told, or as much as the node knows.
+	View(ctx context.Context) View
+	// Change performs all of several commands, or none, and returns once every node knows. It chooses where new queues
+	// are. A *fsm.Refusal is the commands' fault.
+	Change(ctx context.Context, what string, commands ...*logpb.CatalogCommand) error
+	// Counts returns what is in queues, by name. Those whose leader does not answer are missing.
+	Counts(ctx context.Context, vhost string, queues []string) map[string]Counts
+	// Now is the cluster's time.
+	Now() time.Time
+	// NotReady says why clients are not served; empty: they are.
+	NotReady() string
+}
+
+// Config is what a Handler works on.
+type Config struct {
+	Broker Broker
+	// VHost is the namespace of requests whose host is none of Namespaces, which are vhosts by host in small letters.
+	VHost      string
+	Namespaces map[string]string
+	// Hosts are those that tokens may be for; none: any.
+	Hosts []string
+	// Skew is how long after its end a token is good.
+	Skew   time.Duration
+	Limits entity.Limits
+	Logger *slog.Logger
+	// Audit is told of each change that was asked for; err nil: it was made. nil: nobody is told.
+	Audit func(r *http.Request, rule, action, path string, err error)
+	// Count is told of each answer; nil: nobody is told.
+	Count func(operation string, status int)
+}
+
+// changeWait bounds how long a change may take.
+const changeWait = 20 * time.Second
+
+// Handler answers requests. It is safe for concurrent use.
+type Handler struct{ Config }
+
+// New returns a handler.
+func New(c Config) *Handler { return &Handler{c} }
+
+// call is one request.
+type call struct {
+	*Handler
+	http.ResponseWriter
+	r     *http.Request
+	vhost string
+	base  string // scheme and host of what is written
+	path  string // without slashes at its ends
+	view  View
+	rule  *sas.Rule
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	host := strings.ToLower(r.Host)
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	c := &call{Handler: h, ResponseWriter: w, r: r, vhost: cmp.Or(h.Namespaces[host], h.VHost), base: "https://" + r.Host, path: strings.Trim(r.URL.Path, "/")}
+	if c.path == "health" && r.Method == http.MethodGet {
+		c.health()
+		return
+	}
+	operation, err := c.operation()
+	status := http.StatusOK
+	if err == nil {
+		err = c.authorize(operation)
+	}
+	if err == nil {
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		status, err = operation.do(c)
+	}
+	if operation.changes && h.Audit != nil && c.rule != nil {
+		h.Audit(r, c.rule.Name, operation.name, c.path, err)
+	}
+	if err != nil {
+		status = c.fail(err)
+	}
+	if h.Count != nil {
+		h.Count(operation.name, status)
+	}
+}
+
+// health answers a check as the service's emulator does.
+func (c *call) health() {
+	status, word, text := http.StatusOK, "healthy", "Service is healthy."
+	if why := c.Broker.NotReady(); why != "" {
+		status, word, text = http.StatusServiceUnavailable, "unhealthy", "Service is unhealthy."
+	}
+	c.Header().Set("Content-Type", "application/json")
+	c.WriteHeader(status)
+	fmt.Fprintf(c, `{"status":%q,"message":%q}`, word, text)
+}
+
+// operation is one of the things that can be asked for.
+type operation struct {
+	name    string
+	changes bool
+	claim   string // that a refusal names
+	do      func(*call) (status int, err error)
+}
+
+// lists are the words for all queues or topics.
+var lists = map[string]string{"$resources/queues": "Queue", "queues": "Queue", "$resources/topics": "Topic", "topics": "Topic"}
+
+// operation says what a request asks for.
+func (c *call) operation() (operation, error) {
+	get := c.r.Method == http.MethodGet
+	low := strings.ToLower(c.path)
+	if kind := lists[low]; kind != "" && get {
+		return operation{name: "Enumerate" + kind + "s", claim: "EntityRead", do: func(c *call) (int, error) { return c.list(kind, "") }}, nil
+	}
+	if low == "$namespaceinfo" && get {
+		return operation{name: "GetNamespace", claim: "EntityRead", do: (*call).namespace}, nil
+	}
+	if topic, ok := cutEnd(c.path, "/subscriptions"); ok && get {
+		return operation{name: "EnumerateSubscriptions", claim: "EntityRead", do: func(c *call) (int, error) { return c.list("Subscription", topic) }}, nil
+	}
+	if of, ok := cutEnd(c.path, "/rules"); ok && get {
+		return operation{name: "EnumerateRules", claim: "EntityRead", do: func(c *call) (int, error) { return c.listRules(entity.ParseAddress(of).Path) }}, nil
+	}
+	if of, name, ok := cutRule(c.path); ok {
+		return c.ruleOperation(entity.ParseAddress(of).Path, name)
+	}
+	p := entity.ParseAddress(c.path).Path
+	kind := "Entity"
+	if p.Subscription != "" {
+		kind = "Subscription"
+	}
+	switch c.r.Method {
+	case http.MethodGet:
+		return operation{name: "Get" + kind, claim: "EntityRead", do: func(c *call) (int, error) { return c.get(p) }}, nil
+	case http.MethodPut:
+		return operation{name: "CreateOrUpdate" + kind, changes: true, claim: "EntityWrite", do: func(c *call) (int, error) { return c.put(p) }}, nil
+	case http.MethodDelete:
+		return operation{name: "Delete" + kind, changes: true, claim: "EntityDelete", do: func(c *call) (int, error) { return c.delete(p) }}, nil
+	}
+	return operation{name: "Unknown"}, refuse(http.StatusMethodNotAllowed, 0, "The method %.20s is not known.", c.r.Method)
+}
+
+func (c *call) ruleOperation(of entity.Path, name string) (operation, error) {
+	switch c.r.Method {
+	case http.MethodGet:
+		return operation{name: "GetRule", claim: "EntityRead", do: func(c *call) (int, error) { return c.getRule(of, name) }}, nil
+	case http.MethodPut:
+		return operation{name: "CreateOrUpdateRule", changes: true, claim: "EntityWrite", do: func(c *call) (int, error) { return c.putRule(of, name) }}, nil
+	case http.MethodDelete:
+		return operation{name: "DeleteRule", changes: true, claim: "EntityDelete", do: func(c *call) (int, error) { return c.deleteRule(of, name) }}, nil
+	}
+	return operation{name: "Unknown"}, refuse(http.StatusMethodNotAllowed, 0, "The method %.20s is not known.", c.r.Method)
+}
+
+// cutEnd cuts the end of a path, whatever its case.
+func cutEnd(path, end string) (string, bool) {
+	if n := len(path) - len(end); n > 0 && strings.EqualFold(path[n:], end) {
+		return path[:n], true
+	}
+	return path, false
+}
+
+// cutRule takes the path of a rule apart: TOPIC/Subscriptions/SUBSCRIPTION/Rules/RULE.
+func cutRule(path string) (of, name string, ok bool) {
+	i := strings.LastIndexByte(path, '/')
+	if i < 0 {
+		return "", "", false
+	}
+	of, ok = cutEnd(path[:i], "/rules")
+	return of, path[i+1:], ok && entity.ParseAddress(of).Subscription != ""
+}
+
+// authorize checks the token of a request. It takes as long whether or not there is a rule of the name.
+func (c *call) authorize(o operation) error {
+	denied := refuse(http.StatusUnauthorized, 40103, "Invalid authorization token signature")
+	header := c.r.Header.Get("Authorization")
+	if header == "" {
+		return refuse(http.StatusUnauthorized, 40102, "MissingToken: the request has no Authorization header")
+	}
+	token, err := sas.Parse(header)
+	if err != nil {
+		return refuse(http.StatusUnauthorized, 40102, "InvalidToken: %s", err)
+	}
+	c.view = c.Broker.View(c.r.Context())
+	scope := entity.Key(entity.ParseAddress(c.path).Name)
+	own := find(c.view, c.vhost, scope, token.RuleName)
+	all := find(c.view, c.vhost, "", token.RuleName)
+	ownErr, allErr := token.Verify(own, c.Broker.Now(), c.Skew), token.Verify(all, c.Broker.Now(), c.Skew)
+	switch {
+	case allErr == nil:
+		c.rule = all
+	case ownErr == nil:
+		c.rule = own
+	default:
+		return denied
+	}
+	if len(c.Hosts) > 0 && !slices.Contains(c.Hosts, sas.Host(token.Resource)) || !token.Covers(c.base+"/"+c.path) {
+		return denied
+	}
+	if c.rule.Rights.Allows(sas.Manage) {
+		return nil
+	}
+	return c.lacks(o)
+}
+
+func find(v View, vhost, scope, name string) *sas.Rule {
+	if k, ok := v.AccessKey(vhost, scope, name); ok {
+		return RuleOf(k)
+	}
+	return nil
+}
+
+// lacks is what somebody is told whose rule does not allow to manage. What is not there may be known.
+func (c *call) lacks(o operation) error {
+	p := entity.ParseAddress(c.path).Path
+	switch {
+	case p.Subscription != "" || strings.Contains(o.name, "Subscription") || strings.Contains(o.name, "Rule"):
+		return refuse(http.StatusUnauthorized, 0, "401 SubCode=40100: Unauthorized : Unauthorized access for '%s' operation on endpoint '%s'.", o.name, c.base+"/"+c.path)
+	case o.name == "GetEntity":
+		if _, ok := c.view.Described(c.vhost, p.Key()); !ok {
+			return c.missing(p)
+		}
+	case o.claim != "EntityRead":
+		return refuse(http.StatusUnauthorized, 0, "Authorization failed for specified action: Manage,%s.", o.claim)
+	}
+	return refuse(http.StatusUnauthorized, 0, "Manage,%s claims required for this operation.", o.claim)
+}
+
+func (c *call) missing(p entity.Path) error {
+	return refuse(http.StatusNotFound, 40400, "Not Found. The messaging entity '%s/%s' could not be found.", "sb://"+c.r.Host, p)
+}
+
+// fail answers a request that is not done.
+func (c *call) fail(err error) int {
+	var (
+		given   *refusal
+		invalid *entity.Invalid
+		no      *fsm.Refusal
+	)
+	e := &refusal{http.StatusInternalServerError, 50000, "The request could not be processed."}
+	switch {
+	case errors.As(err, &given):
+		e = given
+	case errors.As(err, &invalid):
+		e = &refusal{http.StatusBadRequest, 40000, invalid.Error()}
+	case errors.Is(err, errXML):
+		e = &refusal{http.StatusBadRequest, 40000, errXML.Error()}
+	case errors.As(err, &no) && (no.Kind == fsm.Precondition || no.Kind == fsm.AccessRefused || no.Kind == fsm.NotAllowed):
+		e = &refusal{http.StatusBadRequest, 40000, no.Text}
+	case errors.As(err, &no) && no.Kind == fsm.NotFoundKind:
+		e = &refusal{http.StatusNotFound, 40400, no.Text}
+	case errors.As(err, &no), errors.Is(err, context.DeadlineExceeded):
+		e = &refusal{http.StatusServiceUnavailable, 50300, "The cluster does not answer at the moment."}
+	}
+	var raw [8]byte
+	_, _ = rand.Read(raw[:]) // it does not fail
+	tracking := hex.EncodeToString(raw[:])
+	c.Logger.Info("service bus request is not done", "method", c.r.Method, "path", c.path, "status", e.status, "tracking_id", tracking, "error", err)
+	detail := e.text
+	if e.sub != 0 {
+		detail = fmt.Sprintf("SubCode=%d. %s", e.sub, detail)
+	}
+	d := &document{}
+	d.in("Error", func() {
+		d.leaf("Code", strconv.Itoa(e.status))
+		d.leaf("Detail", fmt.Sprintf("%s TrackingId:%s, Timestamp:%s", detail, tracking, timeText(c.Broker.Now())))
+	})
+	d.answer(c, e.status, "application/xml")
+	return e.status
+}

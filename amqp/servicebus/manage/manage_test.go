@@ -1,0 +1,286 @@
+package manage
+
+import (
+	"context"
+	"encoding/xml"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/amqp/servicebus/sas"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// cluster is a Broker with a catalog of its own.
+type cluster struct {
+	*catalog.Catalog
+	counts   map[string]Counts
+	notReady string
+}
+
+type view struct{ *catalog.View }
+
+func (v view) Rules(vhost, queue string) (list []*logpb.Bind) {
+	for _, b := range v.BindingsTo(vhost, queue, false) {
+		list = append(list, &logpb.Bind{Vhost: vhost, Source: b.Source, Destination: b.Destination, RoutingKey: b.RoutingKey, Arguments: b.Arguments})
+	}
+	return list
+}
+
+var now = time.Unix(1_800_000_000, 0)
+
+func (c *cluster) View(context.Context) View { return view{c.Catalog.View()} }
+func (c *cluster) Now() time.Time            { return now }
+func (c *cluster) NotReady() string          { return c.notReady }
+func (c *cluster) Counts(context.Context, string, []string) map[string]Counts {
+	return c.counts
+}
+
+func (c *cluster) Change(_ context.Context, _ string, commands ...*logpb.CatalogCommand) error {
+	for _, x := range commands {
+		if m := x.GetDeclareQueue(); m != nil {
+			m.Members = []uint32{1}
+			c.Catalog.View().DecideType(m, "")
+		}
+	}
+	return c.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Together{Together: &logpb.Together{Commands: commands}}})
+}
+
+func (c *cluster) do(commands ...*logpb.CatalogCommand) error {
+	v := c.Catalog.View()
+	for _, r := range c.Apply(v.Index()+1, &logpb.CatalogEntry{Version: v.FSMVersion(), Now: now.UnixMilli(), Commands: commands}) {
+		if err := catalog.Refused(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func mustCluster(t *testing.T) (*cluster, *Handler) {
+	t.Helper()
+	c := &cluster{Catalog: &catalog.Catalog{}}
+	for _, commands := range [][]*logpb.CatalogCommand{
+		{{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: "n1", Incarnation: []byte("a"), OldestVersion: 1, NewestVersion: 3}}}},
+		{{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: catalog.FSMVersion, Value: 3}}}},
+		{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "/"}}}},
+		{
+			{Body: &logpb.CatalogCommand_PutAccessKey{PutAccessKey: &logpb.AccessKey{Vhost: "/", Name: "root", Primary: "key", Manage: true}}},
+			{Body: &logpb.CatalogCommand_PutAccessKey{PutAccessKey: &logpb.AccessKey{Vhost: "/", Name: "low", Primary: "low", Listen: true}}},
+		},
+	} {
+		if err := c.do(commands...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c, New(Config{Broker: c, VHost: "/", Limits: entity.Limits{MessageKilobytes: 16384}, Logger: slog.New(slog.DiscardHandler)})
+}
+
+// ask sends a request as somebody.
+func ask(t *testing.T, h http.Handler, method, path, body, rule, key string, headers ...string) (int, string) {
+	t.Helper()
+	r := httptest.NewRequest(method, "http://h:5300/"+path, strings.NewReader(body))
+	if rule != "" {
+		r.Header.Set("Authorization", sas.Sign("http://h:5300/"+path, rule, key, now.Add(time.Minute)))
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	out, _ := io.ReadAll(w.Result().Body)
+	if d := xml.NewDecoder(strings.NewReader(string(out))); strings.HasPrefix(string(out), "<") {
+		for {
+			if _, err := d.Token(); err == io.EOF {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", out, err)
+			}
+		}
+	}
+	return w.Code, string(out)
+}
+
+func root(t *testing.T, h http.Handler, method, path, body string, headers ...string) (int, string) {
+	t.Helper()
+	return ask(t, h, method, path, body, "root", "key", headers...)
+}
+
+func entry(kind, inner string) string {
+	return `<entry xmlns="` + atomSpace + `"><content type="application/xml"><` + kind + `Description xmlns="` + connectSpace + `" xmlns:i="` + instanceSpace + `">` + inner + `</` + kind + `Description></content></entry>`
+}
+
+func contains(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is not in %s", part, text)
+		}
+	}
+}
+
+func TestQueue(t *testing.T) {
+	c, h := mustCluster(t)
+	path := "Orders/eu?api-version=2021-05"
+	if status, _ := root(t, h, "GET", path, ""); status != 404 {
+		t.Error(status)
+	}
+	status, text := root(t, h, "PUT", path, entry("Queue", `<LockDuration>PT0M45S</LockDuration><RequiresSession>true</RequiresSession><MaxDeliveryCount>3</MaxDeliveryCount><UserMetadata>a &amp; b</UserMetadata>`+
+		`<AuthorizationRules><AuthorizationRule><Rights><AccessRights>Send</AccessRights></Rights><KeyName>own</KeyName><PrimaryKey>secret</PrimaryKey></AuthorizationRule></AuthorizationRules>`))
+	if status != 201 {
+		t.Fatal(status, text)
+	}
+	contains(t, text, `<title type="text">Orders/eu</title>`, "<id>https://h:5300/Orders/eu</id>", "<LockDuration>PT45S</LockDuration>", "<RequiresSession>true<", "<UserMetadata>a &amp; b<", "<MaxDeliveryCount>3<",
+		"<DefaultMessageTimeToLive>P10675199DT2H48M5.4775807S<", "<EnableExpress>false<", "<AutoDeleteOnIdle>P10675199", "<Status>Active<", "<PrimaryKey>secret<", "d2p1:ActiveMessageCount>0<", "<MaxSizeInMegabytes>1024<")
+	q, ok := c.Catalog.View().Queue("/", "Orders/eu")
+	s := c.Catalog.View().Settings(q, catalog.Defaults{})
+	if !ok || s.GetLock() != 45000 || s.GetDeliveryLimit() != 2 || !s.GetGroupRequired() || !s.GetDropExpired() || s.GetDeadLetterRoutingKey() != "Orders/eu/$deadletterqueue" || !s.GetClassic() {
+		t.Error(s)
+	}
+	if _, ok := c.Catalog.View().Queue("/", "Orders/eu/$deadletterqueue"); !ok {
+		t.Error("it has no dead letters")
+	}
+	if status, text := root(t, h, "PUT", "ORDERS/EU", entry("Queue", "")); status != 409 {
+		t.Error(status, text)
+	} else {
+		contains(t, text, "<Code>409</Code>", "SubCode=40900")
+	}
+	c.counts = map[string]Counts{"Orders/eu": {Active: 3, Scheduled: 2, Bytes: 10}, "Orders/eu/$deadletterqueue": {Active: 1, Bytes: 5}}
+	if status, text := root(t, h, "GET", "orders/EU", ""); status != 200 {
+		t.Error(status)
+	} else {
+		contains(t, text, "<title type=\"text\">Orders/eu<", "ActiveMessageCount>3<", "DeadLetterMessageCount>1<", "ScheduledMessageCount>2<", "<SizeInBytes>15<", "<MessageCount>6<")
+	}
+	if status, text := root(t, h, "PUT", path, entry("Queue", "<RequiresSession>true</RequiresSession><LockDuration>PT1M</LockDuration><DeadLetteringOnMessageExpiration>true</DeadLetteringOnMessageExpiration>"), "If-Match", "*"); status != 200 {
+		t.Error(status, text)
+	}
+	if s := c.Catalog.View().Settings(q, catalog.Defaults{}); s.GetLock() != 60000 || s.GetDropExpired() {
+		t.Error(s)
+	}
+	if status, text := root(t, h, "PUT", path, entry("Queue", ""), "If-Match", "*"); status != 400 {
+		t.Error(status)
+	} else {
+		contains(t, text, "SubCode=40000", "The value for the RequiresSession property of an existing Queue cannot be changed")
+	}
+	for body, want := range map[string]string{
+		entry("Queue", "<LockDuration>1m</LockDuration>"):                      "LockDuration",
+		entry("Queue", "<MaxDeliveryCount>x</MaxDeliveryCount>"):               "MaxDeliveryCount",
+		entry("Queue", "<ForwardTo>gone</ForwardTo>"):                          "ForwardTo",
+		entry("Subscription", ""):                                              "SubscriptionDescription",
+		"<!DOCTYPE x><entry/>":                                                 "DTD",
+		"<entry>":                                                              "well-formed",
+		strings.Repeat("<a>", maxDepth+1) + strings.Repeat("</a>", maxDepth+1): "well-formed",
+	} {
+		if status, text := root(t, h, "PUT", "new", body); status != 400 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", body, status, text)
+		}
+	}
+	if status, _ := root(t, h, "PUT", "gone", entry("Queue", ""), "If-Match", "*"); status != 404 {
+		t.Error(status)
+	}
+	if status, text := root(t, h, "PUT", "from", entry("Queue", "<ForwardTo>sb://h/orders/eu</ForwardTo>")); status != 201 {
+		t.Error(status, text)
+	} else {
+		contains(t, text, "<ForwardTo>https://h:5300/Orders/eu</ForwardTo>")
+	}
+	if status, _ := root(t, h, "DELETE", path, ""); status != 200 {
+		t.Error(status)
+	}
+	if status, _ := root(t, h, "DELETE", path, ""); status != 404 || c.Catalog.View().QueueCount() != 2 {
+		t.Error(status, c)
+	}
+}
+
+func TestLists(t *testing.T) {
+	_, h := mustCluster(t)
+	for _, name := range []string{"a", "B", "c"} {
+		if status, text := root(t, h, "PUT", name, entry("Queue", "")); status != 201 {
+			t.Fatal(text)
+		}
+	}
+	status, text := root(t, h, "GET", "$Resources/Queues?$skip=0&$top=2&api-version=2021-05", "")
+	if status != 200 || strings.Count(text, "<entry>") != 2 {
+		t.Error(status, text)
+	}
+	contains(t, text, `rel="next"`, "%24skip=2")
+	if _, text := root(t, h, "GET", "$Resources/Queues?$skip=2&$top=2", ""); strings.Count(text, "<entry>") != 1 || strings.Contains(text, `rel="next"`) {
+		t.Error(text)
+	}
+	if _, text := root(t, h, "GET", "$Resources/topics", ""); strings.Contains(text, "<entry>") {
+		t.Error(text)
+	}
+	if status, _ := root(t, h, "GET", "queues?$skip=x", ""); status != 400 {
+		t.Error(status)
+	}
+	_, text = root(t, h, "GET", "$namespaceinfo", "")
+	contains(t, text, "<MessagingSKU>Standard<", "<Name>/<")
+}
+
+func TestWhoMayManage(t *testing.T) {
+	c, h := mustCluster(t)
+	root(t, h, "PUT", "q", entry("Queue", `<AuthorizationRules><AuthorizationRule><Rights><AccessRights>Manage</AccessRights></Rights><KeyName>own</KeyName><PrimaryKey>secret</PrimaryKey></AuthorizationRule></AuthorizationRules>`))
+	for _, x := range []struct {
+		method, path, rule, key, want string
+		status                        int
+	}{
+		{"GET", "q", "", "", "MissingToken", 401},
+		{"GET", "q", "root", "other", "Invalid authorization token signature", 401},
+		{"GET", "q", "nobody", "key", "Invalid authorization token signature", 401},
+		{"GET", "q", "low", "low", "Manage,EntityRead claims required for this operation.", 401},
+		{"GET", "gone", "low", "low", "could not be found", 404},
+		{"GET", "$Resources/Queues", "low", "low", "Manage,EntityRead claims", 401},
+		{"PUT", "x", "low", "low", "Authorization failed for specified action: Manage,EntityWrite", 401},
+		{"DELETE", "q", "low", "low", "Authorization failed for specified action: Manage,EntityDelete.", 401},
+		{"GET", "t/Subscriptions/s", "low", "low", "401 SubCode=40100: Unauthorized : Unauthorized access for 'GetSubscription' operation", 401},
+		{"GET", "q", "own", "secret", "<LockDuration>", 200},
+		{"GET", "other", "own", "secret", "Invalid authorization token signature", 401},
+		{"PATCH", "q", "root", "key", "not known", 405},
+	} {
+		if status, text := ask(t, h, x.method, x.path, "", x.rule, x.key); status != x.status || !strings.Contains(text, x.want) {
+			t.Errorf("%s %s by %s: %d %s", x.method, x.path, x.rule, status, text)
+		}
+	}
+	h.Hosts = []string{"other"}
+	if status, _ := root(t, h, "GET", "q", ""); status != 401 {
+		t.Error(status)
+	}
+	if status, text := ask(t, h, "GET", "health", "", "", ""); status != 200 || text != `{"status":"healthy","message":"Service is healthy."}` {
+		t.Error(status, text)
+	}
+	c.notReady = "starts"
+	if status, text := ask(t, h, "GET", "health", "", "", ""); status != 503 || !strings.Contains(text, "unhealthy") {
+		t.Error(status, text)
+	}
+}
+
+func TestRuleDocuments(t *testing.T) {
+	for _, inner := range []string{
+		`<Filter i:type="SqlFilter"><SqlExpression>a = @x</SqlExpression><CompatibilityLevel>20</CompatibilityLevel><Parameters><KeyValueOfstringanyType><Key>@x</Key><Value xmlns:d6p1="` + schemaSpace + `" i:type="d6p1:int">7</Value></KeyValueOfstringanyType></Parameters></Filter><Action i:type="SqlRuleAction"><SqlExpression>SET b = 1</SqlExpression><CompatibilityLevel>20</CompatibilityLevel></Action>`,
+		`<Filter i:type="CorrelationFilter"><Label>l</Label><Properties><KeyValueOfstringanyType><Key>p</Key><Value xmlns:d6p1="` + schemaSpace + `" i:type="d6p1:string">v</Value></KeyValueOfstringanyType></Properties></Filter><Action i:type="EmptyRuleAction"/>`,
+		`<Filter i:type="TrueFilter"><SqlExpression>1=1</SqlExpression><CompatibilityLevel>20</CompatibilityLevel></Filter><Action i:type="EmptyRuleAction"/>`,
+		`<Filter i:type="FalseFilter"><SqlExpression>1=0</SqlExpression><CompatibilityLevel>20</CompatibilityLevel></Filter><Action i:type="EmptyRuleAction"/>`,
+	} {
+		e, err := parse(strings.NewReader(entry("Rule", inner)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := readRule("r", e.child("content").children[0])
+		if err != nil {
+			t.Fatal(inner, err)
+		}
+		d := &document{}
+		d.rule(r, now)
+		contains(t, d.String(), inner, "<Name>r</Name>")
+	}
+	for _, inner := range []string{`<Filter i:type="OtherFilter"/>`, `<Filter i:type="TrueFilter"/><Action i:type="Other"/>`, `<Filter i:type="SqlFilter"/>`} {
+		e, _ := parse(strings.NewReader(entry("Rule", inner)))
+		if _, err := readRule("r", e.child("content").children[0]); err == nil {
+			t.Error(inner)
+		}
+	}
+}
