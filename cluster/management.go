@@ -40,6 +40,38 @@ func (n *Node) Management() mgmt.Backend {
 	}
 }
 
+// FreshView is the newest view of the catalog, after an attempt to bring it up to date.
+func (n *Node) FreshView(ctx context.Context) *catalog.View { return n.self.FreshView(ctx) }
+
+// Define performs all of several commands, or none, for who speaks for an application: what it asks for is not held
+// against a user's permissions. New queues are placed. It returns once every node knows, and new queues have leaders.
+func (n *Node) Define(ctx context.Context, what string, commands ...*logpb.CatalogCommand) error {
+	v := n.FreshView(ctx)
+	for _, c := range commands {
+		if m := c.GetDeclareQueue(); m != nil {
+			v.DecideType(m, "")
+			m.Members = n.queues.Placer.Place(m)
+		}
+	}
+	all := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Together{Together: &logpb.Together{Commands: commands}}}
+	r, err := n.self.Propose(ctx, what, all)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, queues.LeaderWait)
+	defer cancel()
+	for _, id := range r.GetAdded() {
+		q, ok := n.self.View().QueueByID(fsm.QueueID(id))
+		if !ok {
+			continue // it has been deleted since
+		}
+		if err := n.queues.Leaders.Await(ctx, q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // messages shows the messages in queues with their properties.
 type messages struct {
 	*queues.Inspector

@@ -350,6 +350,7 @@ type listeners struct {
 	peers               net.Listener
 	management, metrics []socket
 	clients             []socket
+	bus                 []socket // of management by programs of Azure Service Bus
 	limits              *limits
 }
 
@@ -372,6 +373,7 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 	}{
 		{&l.management, some(s.management), some(s.managementTLS.address()), s.managementTLS.or(s.tls), "management.ssl", allotment{"http", "https", s.maxHTTP, c.descriptors.HTTP, limit.Config{Logins: true, Answer: tooManyRequests}}},
 		{&l.metrics, some(s.metrics), some(s.metricsTLS.address()), s.metricsTLS.or(s.tls), "prometheus.ssl", allotment{"http/prometheus", "https/prometheus", s.maxScrapers, c.descriptors.Metrics, limit.Config{Answer: tooManyRequests}}},
+		{&l.bus, some(s.bus.management), nil, tlsFiles{}, "", allotment{"servicebus/management", "", s.maxHTTP, c.descriptors.HTTP, limit.Config{Answer: tooManyRequests}}},
 		{&l.clients, s.amqp.addresses(), s.amqps.addresses(), s.tls, "ssl_options", allotment{"amqp", "amqp/ssl", 0, c.descriptors.Clients, limit.Config{Logins: true}}},
 	} {
 		var config *tls.Config
@@ -385,6 +387,15 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 			l.close()
 			return l, err
 		}
+	}
+	if files := s.bus.managementTLS.or(s.tls); len(l.bus) > 0 && files.cert != "" {
+		files.verify = ""
+		config, err := files.config(s.tlsVersions)
+		if err != nil {
+			l.close()
+			return l, fmt.Errorf("settings servicebus.management: %w", err)
+		}
+		l.bus[0].listener = either{l.bus[0].listener, config}
 	}
 	return l, nil
 }
@@ -435,7 +446,7 @@ func (l listeners) close() {
 	if l.peers != nil {
 		l.peers.Close()
 	}
-	for _, sockets := range [][]socket{l.management, l.metrics, l.clients} {
+	for _, sockets := range [][]socket{l.management, l.metrics, l.clients, l.bus} {
 		for i := range sockets {
 			sockets[i].shut()
 		}
@@ -449,7 +460,7 @@ func (l listeners) describe(links bool) []api.Listener {
 		sockets       []socket
 		plain, secure string
 	}{
-		{l.management, "http", "https"}, {l.metrics, "http/prometheus", "https/prometheus"}, {l.clients, "amqp", "amqp/ssl"},
+		{l.management, "http", "https"}, {l.metrics, "http/prometheus", "https/prometheus"}, {l.clients, "amqp", "amqp/ssl"}, {l.bus, "servicebus/management", ""},
 	} {
 		for _, w := range x.sockets {
 			protocol := x.plain

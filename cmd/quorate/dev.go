@@ -29,6 +29,13 @@ const (
 	devPeers   = 20000
 )
 
+// devBus is the port of the first node for management by programs of Azure Service Bus, and devBusKey their key, as
+// with the service's emulator.
+const (
+	devBus    = 5300
+	devBusKey = "SAS_KEY_VALUE"
+)
+
 // devReady bounds how long a development cluster may take to start.
 const devReady = 60 * time.Second
 
@@ -40,6 +47,7 @@ type devNode struct {
 	ended   chan struct{}
 	amqp    string
 	http    string
+	bus     string // management by programs of Azure Service Bus; empty: none
 
 	home     string // folder of its data, its settings and its log
 	settings [][2]string
@@ -53,6 +61,7 @@ func devCommand(args []string, out io.Writer) error {
 	base := flags.Int("base-port", 5672, "AMQP `port` of the first node")
 	detach := flags.Bool("detach", false, "return when the cluster is ready and leave it running; what nodes write besides their logs is in DIR/nK/stderr.log")
 	pidFile := flags.String("pid-file", "", "`file` for the nodes' process ids, one a line")
+	serviceBus := flags.Bool("service-bus", false, "serve management by programs of Azure Service Bus, too, from port 5300 on")
 	test := testFlags(flags)
 	var sets list
 	flags.Var(&sets, "set", "a setting for all nodes, `KEY=VALUE`; may be repeated")
@@ -75,6 +84,11 @@ func devCommand(args []string, out io.Writer) error {
 	}
 	if err := devPortsFree(*count, *base); err != nil {
 		return err
+	}
+	if *serviceBus {
+		if err := devServiceBus(nodes, filepath.Join(dir, certsFolder)); err != nil {
+			return err
+		}
 	}
 	if err := devCertificates(filepath.Join(dir, certsFolder), *count); err != nil {
 		return err
@@ -242,7 +256,11 @@ func devRun(nodes []*devNode, pidFile string, detach bool, out io.Writer) error 
 			return err
 		}
 		fmt.Fprintf(out, "node %d command: %s\n", n.number, shellQuote(n.args))
-		fmt.Fprintf(out, "node %d ready amqp=%s http=%s pid=%d\n", n.number, n.amqp, n.http, n.process.Process.Pid)
+		more := ""
+		if n.bus != "" {
+			more = " management=" + n.bus
+		}
+		fmt.Fprintf(out, "node %d ready amqp=%s http=%s%s pid=%d\n", n.number, n.amqp, n.http, more, n.process.Process.Pid)
 	}
 	fmt.Fprintln(out, "cluster ready")
 	fmt.Fprint(out, devWelcome(nodes, detach))
@@ -277,6 +295,9 @@ func devWelcome(nodes []*devNode, detached bool) string {
 	}
 	for i, what := 0, "Logs"; i < len(logs); i, what = i+1, "" {
 		line(what, "%s", logs[i])
+	}
+	for i, what := 0, "Management"; i < len(nodes) && nodes[i].bus != ""; i, what = i+1, "" {
+		line(what, "Endpoint=sb://%s;SharedAccessKeyName=%s;SharedAccessKey=%s;UseDevelopmentEmulator=true;", nodes[i].bus, rootRule, devBusKey)
 	}
 	last := nodes[len(nodes)-1]
 	if len(nodes) > 1 {

@@ -1,11 +1,11 @@
 // Quorate is the server: one node of a message broker whose queues are
 // replicated, or, for trying out, a whole cluster of them on this machine.
 //
-//	quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--set KEY=VALUE …]
+//	quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--service-bus-config FILE] [--set KEY=VALUE …]
 //	quorate health [--alive] [--config FILE] [--set KEY=VALUE …]
 //	quorate config check FILE
 //	quorate config show [--effective] [--config FILE] [--set KEY=VALUE …]
-//	quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--detach] [--pid-file FILE]
+//	quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--service-bus] [--detach] [--pid-file FILE]
 //	quorate recover --data-dir DIR [--also DIR …] [--yes] [--json]
 //	quorate log explain --data-dir DIR --queue NAME --message-id ID [--vhost VHOST] [--json]
 //	quorate version
@@ -22,11 +22,11 @@ import (
 )
 
 const usage = `usage:
-  quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--set KEY=VALUE ...]
+  quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--service-bus-config FILE] [--set KEY=VALUE ...]
   quorate health [--alive] [--config FILE] [--set KEY=VALUE ...]
   quorate config check FILE
   quorate config show [--effective] [--config FILE] [--set KEY=VALUE ...]
-  quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--detach] [--pid-file FILE]
+  quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--service-bus] [--detach] [--pid-file FILE]
   quorate recover --data-dir DIR [--also DIR ...] [--yes] [--json]
   quorate log explain --data-dir DIR --queue NAME (--message-id ID | --message NUMBER) [--vhost VHOST] [--json]
   quorate settings

@@ -50,6 +50,7 @@ func serverCommand(args []string, out io.Writer) error {
 	file := flags.String("config", "", "`file` of settings, one KEY = VALUE a line")
 	dataDir := flags.String("data-dir", "", "`folder` of everything durable (setting data_dir)")
 	name := flags.String("node-name", "", "`name` of this node (setting node_name)")
+	entities := flags.String("service-bus-config", "", "`file` of entities as the emulator of Azure Service Bus reads it (setting servicebus.config.file)")
 	test := testFlags(flags)
 	var sets list
 	flags.Var(&sets, "set", "a setting, `KEY=VALUE`; may be repeated")
@@ -61,6 +62,9 @@ func serverCommand(args []string, out io.Writer) error {
 	}
 	if *dataDir != "" {
 		sets = append(sets, "data_dir="+*dataDir)
+	}
+	if *entities != "" {
+		sets = append(sets, busFileSetting+"="+*entities)
 	}
 	if *name != "" {
 		sets = append(sets, "node_name="+*name)
@@ -123,6 +127,10 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 	if err != nil {
 		return err
 	}
+	entities, err := s.readBusFile()
+	if err != nil {
+		return err
+	}
 	sockets, security, err := prepare(s, logger)
 	if err != nil {
 		return err
@@ -144,6 +152,11 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 		return err
 	}
 	again.opened(node.Management().Resources, s)
+	bus := newBusServer(s, node, logger, records)
+	var preparing sync.WaitGroup
+	defer preparing.Wait()
+	serving, endServing := context.WithCancel(context.Background())
+	defer endServing()
 	node.SampleTraffic()
 	node.GovernProcessors()
 	watchKeys(security, node)
@@ -157,6 +170,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
 	}
 	node.Metrics().SetTraffic(func() metrics.Traffic { return counts.with(server, sockets.limits) })
+	serveAt(sockets.bus, bus.Serve, failed)
 	clients := newClientListeners(server, sockets.clients, failed)
 	node.SetClients(clients)
 	manager := supervise(logger, node.Management().Node)
@@ -169,10 +183,13 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 	}
 	err = joinAndWait(join, logger, stop, failed, func() {
 		clients.serveFirst()
+		if len(sockets.bus) > 0 {
+			preparing.Go(func() { prepareBus(serving, s, definitionsOf(node), entities, logger) })
+		}
 		logger.Info("node serves clients", "amqp", addresses(sockets.clients))
 		manager.ready()
 	})
-	return errors.Join(err, shutdown(logger, stop, manager.stop, server.Shutdown, page.Close, api.Close,
+	return errors.Join(err, shutdown(logger, stop, manager.stop, server.Shutdown, bus.Shutdown, page.Close, api.Close,
 		func(ctx context.Context) error { node.Leave(ctx); return nil }, func(context.Context) error { return node.Close() }))
 }
 

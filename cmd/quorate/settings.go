@@ -28,6 +28,7 @@ type settings struct {
 	amqpSettings
 	queueSettings
 	logSettings
+	bus busSettings
 
 	secret      string           // the first setting in the file that must be kept secret; empty: none
 	given       map[string]given // what is not a default, by key
@@ -228,10 +229,10 @@ var table = slices.Concat([]setting{
 	{"log.console.level", "info", "debug, info, warning or error", oneOf(func(s *settings) *string { return &s.logLevel }, "debug", "info", "warning", "error")},
 	{"log.console.formatter", "plaintext", "plaintext or json", oneOf(func(s *settings) *string { return &s.logFormat }, "plaintext", "json")},
 }, httpsRows("management.ssl", "15671", func(s *settings) *httpsSettings { return &s.managementTLS }),
-	httpsRows("prometheus.ssl", "15691", func(s *settings) *httpsSettings { return &s.metricsTLS }), testRows)
+	httpsRows("prometheus.ssl", "15691", func(s *settings) *httpsSettings { return &s.metricsTLS }), busRows, testRows)
 
 // secrets are the settings that must not be readable by others.
-var secrets = []string{"default_pass", "cluster_formation.token"}
+var secrets = []string{"default_pass", "cluster_formation.token", busKeySetting}
 
 const nodesKey = "cluster_formation.classic_config.nodes."
 

@@ -1,0 +1,398 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/amqp/servicebus/manage"
+	"github.com/quorate/quorate/amqp/servicebus/sas"
+	"github.com/quorate/quorate/cluster"
+	"github.com/quorate/quorate/cluster/audit"
+	"github.com/quorate/quorate/cluster/certs"
+	"github.com/quorate/quorate/cluster/mgmt"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// busSettings are those of the front for programs of Azure Service Bus.
+type busSettings struct {
+	management    string // empty: none
+	managementTLS tlsFiles
+	vhost         string            // empty: default_vhost
+	namespaces    map[string]string // host, in small letters → vhost
+	hosts         []string
+	rootKey       string // empty: a random one is made
+	file          string // of entities; empty: none
+	defaults      string // service or emulator
+}
+
+const namespacesKey = "servicebus.namespace."
+
+// busRows are the settings of that front.
+var busRows = []setting{
+	{"servicebus.management.listener", "none", "management for programs of Azure Service Bus, HTTP and HTTPS on one port: IP:PORT, or a port for all interfaces, usually 5300; none: no listener", optional(address, func(s *settings) *string { return &s.bus.management })},
+	{"servicebus.management.certfile", "", "as ssl_options.certfile, which is used with its key if this is empty; without either there is no HTTPS", text(func(s *settings) *string { return &s.bus.managementTLS.cert })},
+	{"servicebus.management.keyfile", "", "as ssl_options.keyfile", text(func(s *settings) *string { return &s.bus.managementTLS.key })},
+	{"servicebus.vhost", "", "vhost that is the namespace of programs of Azure Service Bus; empty: default_vhost", text(func(s *settings) *string { return &s.bus.vhost })},
+	{namespacesKey + "N", "", "vhost that is the namespace of clients that connect to the host N", setNamespace},
+	{"servicebus.hosts", "", "comma-separated hosts for which tokens may be made; empty: any", func(s *settings, v string) error {
+		s.bus.hosts = nil
+		for host := range strings.SplitSeq(strings.ToLower(v), ",") {
+			if host = strings.TrimSpace(host); host != "" {
+				s.bus.hosts = append(s.bus.hosts, host)
+			}
+		}
+		return nil
+	}},
+	{busKeySetting, "", "key of the rule RootManageSharedAccessKey of namespaces that have none; empty: a random one. Each node writes the key that holds to service-bus.key in data_dir", text(func(s *settings) *string { return &s.bus.rootKey })},
+	{busFileSetting, "", "file of entities, as the emulator of Azure Service Bus reads it, which the node imports once it serves clients: what is missing is created, what is there is changed to what the file says, nothing is deleted", text(func(s *settings) *string { return &s.bus.file })},
+	{"servicebus.config.defaults", "service", "service or emulator: whose defaults hold for what the file does not say", oneOf(func(s *settings) *string { return &s.bus.defaults }, "service", "emulator")},
+}
+
+const busFileSetting = "servicebus.config.file"
+
+const busKeySetting = "servicebus.root_key"
+
+func setNamespace(s *settings, v string) error {
+	host := strings.ToLower(strings.TrimPrefix(s.key, namespacesKey))
+	if host == "N" || v == "" {
+		return nil
+	}
+	if s.bus.namespaces == nil {
+		s.bus.namespaces = map[string]string{}
+	}
+	s.bus.namespaces[host] = v
+	return nil
+}
+
+// entityLimits are the node's own.
+func (s *settings) entityLimits() entity.Limits {
+	return entity.Limits{MessageKilobytes: int64(s.maxMessageSize) >> 10}
+}
+
+// namespace is the vhost of clients that name no other one.
+func (s *settings) namespace() string { return cmp.Or(s.bus.vhost, s.vhost) }
+
+// definitions are the cluster's for the front.
+type definitions struct {
+	node    *cluster.Node
+	backend mgmt.Backend
+}
+
+func definitionsOf(node *cluster.Node) definitions { return definitions{node, node.Management()} }
+
+// busView shows a view to package manage.
+type busView struct{ *catalog.View }
+
+// Rules implements manage.View.
+func (v busView) Rules(vhost, queue string) (list []*logpb.Bind) {
+	for _, b := range v.BindingsTo(vhost, queue, false) {
+		list = append(list, &logpb.Bind{Vhost: vhost, Source: b.Source, Destination: b.Destination, RoutingKey: b.RoutingKey, Arguments: b.Arguments})
+	}
+	return list
+}
+
+// View implements manage.Broker.
+func (d definitions) View(ctx context.Context) manage.View { return busView{d.node.FreshView(ctx)} }
+
+// Change implements manage.Broker.
+func (d definitions) Change(ctx context.Context, what string, commands ...*logpb.CatalogCommand) error {
+	return d.node.Define(ctx, what, commands...)
+}
+
+// NotReady implements manage.Broker.
+func (d definitions) NotReady() string { return d.backend.Node.NotReady() }
+
+// Now implements manage.Broker.
+func (d definitions) Now() time.Time { return time.UnixMilli(int64(d.backend.Node.Now())) }
+
+// Counts implements manage.Broker.
+func (d definitions) Counts(ctx context.Context, vhost string, queues []string) map[string]manage.Counts {
+	var ids []fsm.QueueID
+	names, counts := map[fsm.QueueID]string{}, map[string]manage.Counts{}
+	v := d.backend.Catalog.View()
+	for _, name := range queues {
+		if q, ok := v.Queue(vhost, name); ok {
+			ids, names[q.ID] = append(ids, q.ID), name
+		}
+	}
+	if len(ids) == 0 { // which would be all of them
+		return counts
+	}
+	for id, s := range d.backend.Queues.Stats(ctx, ids...) {
+		counts[names[id]] = manage.Counts{Active: s.Ready + s.Unacknowledged + s.Deferred, Scheduled: s.Scheduled, Bytes: s.Bytes}
+	}
+	return counts
+}
+
+// Entity finds an entity by its path, whatever the case of that.
+func (d definitions) Entity(vhost string, p entity.Path) (*entity.Description, bool) {
+	row, ok := d.backend.Catalog.View().Described(vhost, p.Key())
+	if !ok {
+		return nil, false
+	}
+	e, err := entity.Decode(row.GetText())
+	return e, err == nil
+}
+
+// Rule finds a rule of a namespace, or of one of its entities.
+func (d definitions) Rule(vhost, scope, name string) (*sas.Rule, bool) {
+	k, ok := d.backend.Catalog.View().AccessKey(vhost, scope, name)
+	if !ok {
+		return nil, false
+	}
+	return manage.RuleOf(k), true
+}
+
+// busSkew is how long after its end a token is good.
+const busSkew = 5 * time.Second
+
+// busServer serves management requests of that front; nil: it has no listener.
+type busServer struct{ *http.Server }
+
+// Limits of a request for management.
+const (
+	busHeader = 10 * time.Second
+	busRead   = 30 * time.Second
+	busIdle   = 2 * time.Minute
+)
+
+// newBusServer returns the server of management requests.
+func newBusServer(s *settings, node *cluster.Node, logger *slog.Logger, records *audit.Log) busServer {
+	h := manage.New(manage.Config{
+		Broker: definitionsOf(node), VHost: s.namespace(), Namespaces: s.bus.namespaces, Hosts: s.bus.hosts, Skew: busSkew,
+		Limits: s.entityLimits(), Logger: logger,
+		Audit: func(r *http.Request, rule, action, path string, err error) {
+			e := audit.Event{Kind: audit.Definition, Action: action, User: rule, Origin: audit.Origin{Protocol: "servicebus", Address: r.RemoteAddr}, Target: map[string]string{"entity": path}, Outcome: audit.OK}
+			if err != nil {
+				e.Outcome, e.Reason = audit.Failed, err.Error()
+			}
+			records.Write(e)
+		},
+	})
+	return busServer{&http.Server{Handler: h, ReadHeaderTimeout: busHeader, ReadTimeout: busRead, IdleTimeout: busIdle, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug)}}
+}
+
+// Serve serves a listener until Shutdown.
+func (b busServer) Serve(l net.Listener) error {
+	if err := b.Server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// rootRule is the rule that every namespace has.
+const rootRule = "RootManageSharedAccessKey"
+
+// namespaceVHosts are the vhosts that are namespaces.
+func (s *settings) namespaceVHosts() []string {
+	list := []string{s.namespace()}
+	for _, vhost := range s.bus.namespaces {
+		list = append(list, vhost)
+	}
+	return list
+}
+
+// readBusFile reads the file of entities; nil: there is none.
+func (s *settings) readBusFile() (*manage.File, error) {
+	if s.bus.file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(s.bus.file)
+	if err != nil {
+		return nil, err
+	}
+	f, err := manage.ParseFile(text, s.bus.defaults == "emulator")
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.bus.file, err)
+	}
+	return f, nil
+}
+
+// prepareBus makes the rule of each namespace that has none, and writes the keys where only the node's user reads
+// them; then it imports f, if that is not nil. It tries until it is done, or ctx ends: a cluster whose nodes are being
+// upgraded cannot have rules yet.
+func prepareBus(ctx context.Context, s *settings, d definitions, f *manage.File, logger *slog.Logger) {
+	for {
+		text, err := rootKeys(ctx, s, d)
+		if err == nil {
+			err = certs.WritePrivate(filepath.Join(s.dataDir, "service-bus.key"), []byte(text))
+		}
+		if err == nil && f != nil {
+			err = f.Import(ctx, d, s.namespace(), s.entityLimits())
+		}
+		if err == nil {
+			return
+		}
+		logger.Warn("rules and entities of namespaces are not made yet", "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// rootKeys makes the rules that are missing, and lists all: a namespace, a rule and its key a line.
+func rootKeys(ctx context.Context, s *settings, d definitions) (text string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for _, vhost := range s.namespaceVHosts() {
+		k, ok := d.node.FreshView(ctx).AccessKey(vhost, "", rootRule)
+		if !ok {
+			k = &logpb.AccessKey{Vhost: vhost, Name: rootRule, Primary: cmp.Or(s.bus.rootKey, manage.NewKey()), Secondary: manage.NewKey(), Send: true, Listen: true, Manage: true, OnlyNew: true}
+			c := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutAccessKey{PutAccessKey: k}}
+			if err := d.Change(ctx, "make the rule of namespace "+vhost, c); err != nil {
+				return "", err
+			}
+		}
+		text += fmt.Sprintf("%s %s %s\n", vhost, rootRule, k.GetPrimary())
+	}
+	return text, nil
+}
+
+// either is a listener of clients that speak TLS, and of others that do not. config nil: none speaks it.
+type either struct {
+	net.Listener
+	config *tls.Config
+}
+
+// Accept implements net.Listener.
+func (l either) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil || l.config == nil {
+		return c, err
+	}
+	return &eitherConn{Conn: c, config: l.config}, nil
+}
+
+// eitherConn finds out with its first octet which of them it is.
+type eitherConn struct {
+	net.Conn
+	config *tls.Config
+	once   sync.Once
+	inner  net.Conn
+	err    error
+}
+
+// handshake is the first octet of TLS.
+const handshake = 0x16
+
+func (c *eitherConn) decide() {
+	c.once.Do(func() {
+		var first [1]byte
+		if _, c.err = c.Conn.Read(first[:]); c.err != nil {
+			return
+		}
+		c.inner = &readAgain{c.Conn, first[:]}
+		if first[0] == handshake {
+			c.inner = tls.Server(c.inner, c.config)
+		}
+	})
+}
+
+// Read implements net.Conn.
+func (c *eitherConn) Read(p []byte) (int, error) {
+	if c.decide(); c.err != nil {
+		return 0, c.err
+	}
+	return c.inner.Read(p)
+}
+
+// Write implements net.Conn. Servers read first.
+func (c *eitherConn) Write(p []byte) (int, error) {
+	if c.decide(); c.err != nil {
+		return 0, c.err
+	}
+	return c.inner.Write(p)
+}
+
+// readAgain begins with octets that have been read.
+type readAgain struct {
+	net.Conn
+	first []byte
+}
+
+// Read implements net.Conn.
+func (c *readAgain) Read(p []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(p, c.first)
+		c.first = c.first[n:]
+		return n, nil
+	}
+	return c.Conn.Read(p)
+}
+
+// devServiceBus has nodes serve programs of Azure Service Bus, with a certificate for this host of their own.
+func devServiceBus(nodes []*devNode, dir string) error {
+	cert, key := filepath.Join(dir, "servicebus.pem"), filepath.Join(dir, "servicebus.key")
+	if err := writeLoopbackCertificate(cert, key); err != nil {
+		return fmt.Errorf("dev: certificate: %w", err)
+	}
+	for i, n := range nodes {
+		n.bus = "127.0.0.1:" + strconv.Itoa(devBus+i)
+		n.setDefault("servicebus.management.listener", n.bus)
+		n.setDefault("servicebus.management.certfile", cert)
+		n.setDefault("servicebus.management.keyfile", key)
+		n.setDefault(busKeySetting, devBusKey)
+		n.bus, _ = n.setting("servicebus.management.listener")
+	}
+	return nil
+}
+
+// setDefault sets a setting that nobody has given.
+func (n *devNode) setDefault(key, value string) {
+	if _, given := n.setting(key); !given {
+		n.set(key, value)
+	}
+}
+
+// writeLoopbackCertificate makes a certificate for the loopback addresses, signed by itself, unless there is a good one.
+func writeLoopbackCertificate(certFile, keyFile string) error {
+	if have, err := certs.List(certFile); err == nil && time.Until(have[0].Certificate.NotAfter) > devRenew {
+		return nil
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "localhost"}, NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(1, 0, 0),
+		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		certs.WritePrivate(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})),
+		certs.WritePrivate(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed})),
+	)
+}
