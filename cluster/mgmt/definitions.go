@@ -117,6 +117,7 @@ var sections = []section{
 	{"policies", []string{"vhost", "name", "pattern", "definition"}, false, (*importer).policy},
 	{"exchanges", []string{"vhost", "name"}, false, (*importer).exchange},
 	{"queues", []string{"vhost", "name"}, false, (*importer).queue},
+	{"descriptions", []string{"vhost", "name", "kind", "key", "text"}, false, (*importer).describe},
 	{"bindings", []string{"vhost", "source", "destination", "destination_type"}, false, (*importer).binding},
 }
 
@@ -564,6 +565,7 @@ func (x *importer) queue(b body) ([]*logpb.CatalogCommand, error) {
 	if err != nil {
 		return nil, err
 	}
+	m.PartOf, m.PartOfExchange = b.word("part_of"), b.word("part_of_kind") == kindOfExchange
 	m.Members = x.objects.Place(m)
 	kind := b.word("type")
 	if s.durable && kind != "" && kind != catalog.QuorumType && kind != catalog.ClassicType {
@@ -578,6 +580,20 @@ func (x *importer) queue(b body) ([]*logpb.CatalogCommand, error) {
 		x.warn("queues", m.Vhost, m.Name, fmt.Sprintf("it has no type and becomes a quorum queue, the default of its vhost, with a delivery limit of %d unless one is set", catalog.DefaultDeliveryLimit))
 	}
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: m}}}, nil
+}
+
+// kindOfExchange is the word for an exchange where either that or a queue is named.
+const kindOfExchange = "exchange"
+
+// describe takes up what an application says of a queue or an exchange.
+func (x *importer) describe(b body) ([]*logpb.CatalogCommand, error) {
+	m, text, kind := &logpb.Describe{}, "", ""
+	if err := b.texts(map[string]*string{"vhost": &m.Vhost, "name": &m.Name, "key": &m.Key, "kind": &kind, "text": &text}); err != nil {
+		return nil, err
+	}
+	m.Text, m.Exchange = []byte(text), kind == kindOfExchange
+	_, m.Changes = x.catalog.View().Described(m.Vhost, m.Key)
+	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_Describe{Describe: m}}}, nil
 }
 
 func (x *importer) binding(b body) ([]*logpb.CatalogCommand, error) {
@@ -669,7 +685,12 @@ func exportVHost(r *request, d *api.Definitions, vhost, called string) {
 	}
 	for _, q := range r.view.QueuesOf(vhost) {
 		if !q.Exclusive && q.StoreOf == "" {
-			d.Queues = append(d.Queues, api.DefinedQueue{Name: q.Name, VHost: called, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Arguments: tables.JSON(r.view.Arguments(q))})
+			of, ofExchange := q.Whole()
+			x := api.DefinedQueue{Name: q.Name, VHost: called, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Arguments: tables.JSON(r.view.Arguments(q)), PartOf: of}
+			if ofExchange {
+				x.PartOfKind = kindOfExchange
+			}
+			d.Queues = append(d.Queues, x)
 		}
 	}
 	for _, x := range r.view.Exchanges(vhost) {
@@ -678,6 +699,13 @@ func exportVHost(r *request, d *api.Definitions, vhost, called string) {
 				Name: x.Name, VHost: called, Type: x.DeclaredType(), Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal, Arguments: tables.JSON(x.Arguments),
 			})
 		}
+	}
+	for _, m := range r.view.Descriptions(vhost) {
+		x := api.DefinedDescription{VHost: called, Name: m.GetName(), Kind: "queue", Key: m.GetKey(), Text: string(m.GetText())}
+		if m.GetExchange() {
+			x.Kind = kindOfExchange
+		}
+		d.Descriptions = append(d.Descriptions, x)
 	}
 	for _, b := range r.view.Bindings(vhost) {
 		if q, ok := r.view.Queue(vhost, b.Destination); ok && !b.ToExchange && q.Exclusive {

@@ -335,3 +335,33 @@ func TestWithoutEffect(t *testing.T) {
 		t.Error("the queue is there")
 	}
 }
+
+// Descriptions and parts come out and go in again; access keys do not come out.
+func TestDescribedDefinitions(t *testing.T) {
+	w := newWorld(t)
+	w.raise()
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{Vhost: "/", Name: "Q", Durable: true, Members: []uint32{1}}}})
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{Vhost: "/", Name: "Q/dead", Durable: true, Members: []uint32{1}, PartOf: "Q"}}})
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Describe{Describe: &logpb.Describe{Vhost: "/", Name: "Q", Key: "q", Text: []byte("text of Q")}}})
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutAccessKey{PutAccessKey: &logpb.AccessKey{Vhost: "/", Scope: "q", Name: "rule", Primary: "secret-key", Send: true}}})
+	out := w.request("root", "GET", "/api/definitions", "").Body.String()
+	if !strings.Contains(out, "text of Q") || strings.Contains(out, "secret-key") {
+		t.Fatal(out)
+	}
+	other := newWorld(t)
+	other.raise()
+	for range 2 {
+		if r := other.request("root", "POST", "/api/definitions", out); r.Code/100 != 2 {
+			t.Fatalf("%d %s", r.Code, r.Body)
+		}
+	}
+	m, ok := other.View().Described("/", "q")
+	if !ok || m.GetName() != "Q" || string(m.GetText()) != "text of Q" {
+		t.Errorf("%v", m)
+	}
+	if q, ok := other.View().Queue("/", "Q/dead"); !ok {
+		t.Error("the part is missing")
+	} else if of, _ := q.Whole(); of != "Q" {
+		t.Error(of)
+	}
+}

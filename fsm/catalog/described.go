@@ -454,4 +454,7 @@ func (d *draft) checkPart(m *logpb.DeclareQueue) error {
 	return nil
 }
 
+// Whole names what q is a part of; empty: nothing.
+func (q *Queue) Whole() (name string, exchange bool) { return q.PartOf.name, q.PartOf.isExchange }
+
 func partOf(m *logpb.DeclareQueue) endpoint { return endpoint{m.GetPartOf(), m.GetPartOfExchange()} }

@@ -623,6 +623,8 @@ type Definitions struct {
 	Queues     []DefinedQueue    `json:"queues"`
 	Exchanges  []DefinedExchange `json:"exchanges"`
 	Bindings   []DefinedBinding  `json:"bindings"`
+
+	Descriptions []DefinedDescription `json:"descriptions,omitempty"`
 }
 
 // DefinedVHost is a vhost in definitions.
@@ -671,6 +673,17 @@ type DefinedQueue struct {
 	Durable    bool           `json:"durable"`
 	AutoDelete bool           `json:"auto_delete"`
 	Arguments  map[string]any `json:"arguments"`
+	PartOf     string         `json:"part_of,omitempty"`      // the queue or exchange that it is deleted with
+	PartOfKind string         `json:"part_of_kind,omitempty"` // exchange, or empty: queue
+}
+
+// DefinedDescription is what an application says of a queue or an exchange, in definitions.
+type DefinedDescription struct {
+	VHost string `json:"vhost,omitempty"`
+	Name  string `json:"name"`
+	Kind  string `json:"kind"` // queue or exchange
+	Key   string `json:"key"`
+	Text  string `json:"text"`
 }
 
 // DefinedExchange is an exchange in definitions.
