@@ -85,13 +85,13 @@ func devCommand(args []string, out io.Writer) error {
 	if err := devPortsFree(*count, *base); err != nil {
 		return err
 	}
+	if err := devCertificates(filepath.Join(dir, certsFolder), *count); err != nil {
+		return err
+	}
 	if *serviceBus {
 		if err := devServiceBus(nodes, filepath.Join(dir, certsFolder)); err != nil {
 			return err
 		}
-	}
-	if err := devCertificates(filepath.Join(dir, certsFolder), *count); err != nil {
-		return err
 	}
 	for _, n := range nodes {
 		if *test {
