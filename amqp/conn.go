@@ -53,13 +53,14 @@ type Conn struct {
 	// Broker is the vhost; nil: the client has not opened one.
 	Broker Connection
 
-	server   *Server
-	endpoint Endpoint // nil: the protocol is not known yet
-	protocol string   // its name
-	end      connEnd
-	stats    connStats
-	relieved chan struct{} // capacity 1: DropRelieved is to be called
-	remote   netip.Addr
+	server    *Server
+	endpoint  Endpoint   // nil: the protocol is not known yet
+	protocol  string     // its name
+	protocols []Protocol // that it may speak
+	end       connEnd
+	stats     connStats
+	relieved  chan struct{} // capacity 1: DropRelieved is to be called
+	remote    netip.Addr
 	// certificate is the client's, which has been verified; nil: it has none.
 	certificate *x509.Certificate
 
@@ -148,7 +149,7 @@ func (e *connEnd) isDone() bool {
 
 func newConn(s *Server, socket net.Conn) *Conn {
 	c := &Conn{
-		server: s, Socket: socket,
+		server: s, Socket: socket, protocols: s.cfg.Protocols,
 		Log:      s.log.With(slog.String("remote", socket.RemoteAddr().String())),
 		Memory:   Account{step: connectionStep, limit: s.cfg.HeldByConnection, bound: boundConnection},
 		end:      connEnd{done: make(chan struct{}), gone: make(chan struct{})},

@@ -91,26 +91,26 @@ func (s *Server) dispatch(c *Conn) (Endpoint, error) {
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, err // io.EOF: no byte was sent, a health check
 	}
-	for _, p := range s.cfg.Protocols {
+	for _, p := range c.protocols {
 		if p.Speaks(got) {
 			c.protocol = p.Name()
 			return p.Open(c, got), nil
 		}
 	}
 	s.unknown.log(c, slog.LevelInfo, "unknown protocol header", slog.String("header", fmt.Sprintf("%q", got[:])))
-	if _, err := io.WriteString(c.Socket, s.answer(got)); err != nil {
+	if _, err := io.WriteString(c.Socket, c.answer(got)); err != nil {
 		return nil, err
 	}
 	return nil, ErrRefused
 }
 
 // answer is what a client reads whose header is unknown.
-func (s *Server) answer(got Header) string {
+func (c *Conn) answer(got Header) string {
 	if strings.HasPrefix(string(got[:]), "GET ") {
 		return "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" +
 			"This is an AMQP port. The HTTP API listens on the management port, 15672 by default.\n"
 	}
-	for _, p := range s.cfg.Protocols {
+	for _, p := range c.protocols {
 		if own := p.Header(); p.Speaks(own) {
 			return string(own[:])
 		}

@@ -360,3 +360,41 @@ func TestProtocolsValid(t *testing.T) {
 		}
 	}
 }
+
+// A listener may speak other protocols than its server.
+func TestProtocolsOfListeners(t *testing.T) {
+	server, other := &lines{header: amqp.Header([]byte("LINES  1"))}, &lines{header: amqp.Header([]byte("LINES  9"))}
+	server.spoken.Store(true)
+	other.spoken.Store(true)
+	s, err := amqp.New(amqp.Config{Broker: amqptest.NewBroker(), Protocols: []amqp.Protocol{server}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 2)
+	for want, only := range map[string][]amqp.Protocol{"LINES  1": nil, "LINES  9": {other}} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { served <- s.Serve(l, only...) }()
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, "LINES  7"); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(c); string(got) != want || err != nil {
+			t.Errorf("%q answers %q, %v", want, got, err)
+		}
+		c.Close()
+	}
+	if err := s.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := <-served; !errors.Is(err, amqp.ErrServerClosed) {
+			t.Error(err)
+		}
+	}
+}

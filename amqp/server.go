@@ -94,8 +94,8 @@ func New(cfg Config) (*Server, error) {
 }
 
 // Serve accepts connections from l until Shutdown, then returns
-// ErrServerClosed. It closes l.
-func (s *Server) Serve(l net.Listener) error {
+// ErrServerClosed. It closes l. Its connections speak the server's protocols, or only those given.
+func (s *Server) Serve(l net.Listener, only ...Protocol) error {
 	defer l.Close()
 	s.mu.Lock()
 	if s.shutdown || s.suspended {
@@ -116,7 +116,7 @@ func (s *Server) Serve(l net.Listener) error {
 		case err == nil:
 			pause = 0
 			setKeepAlive(socket)
-			s.accept(socket)
+			s.accept(socket, only)
 		case s.isClosed():
 			return ErrServerClosed
 		case errors.Is(err, net.ErrClosed):
@@ -145,13 +145,13 @@ func setKeepAlive(socket net.Conn) {
 
 // ServeConn serves one connection, closes it, and returns when it has ended.
 func (s *Server) ServeConn(socket net.Conn) {
-	if c := s.register(socket); c != nil {
+	if c := s.register(socket, nil); c != nil {
 		s.serve(c)
 	}
 }
 
-func (s *Server) accept(socket net.Conn) {
-	if c := s.register(socket); c != nil {
+func (s *Server) accept(socket net.Conn, only []Protocol) {
+	if c := s.register(socket, only); c != nil {
 		go s.serve(c)
 	}
 }
@@ -165,7 +165,7 @@ func (s *Server) start(f func()) {
 	}
 }
 
-func (s *Server) register(socket net.Conn) *Conn {
+func (s *Server) register(socket net.Conn, only []Protocol) *Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shutdown || s.suspended {
@@ -173,6 +173,9 @@ func (s *Server) register(socket net.Conn) *Conn {
 		return nil
 	}
 	c := newConn(s, socket)
+	if len(only) > 0 {
+		c.protocols = only
+	}
 	s.conns[c] = struct{}{}
 	s.work.Add(1)
 	return c

@@ -37,7 +37,8 @@ type clientListeners struct {
 type socket struct {
 	network  string
 	address  string
-	tls      *tls.Config // nil: not encrypted
+	tls      *tls.Config     // nil: not encrypted
+	only     []amqp.Protocol // in place of the server's; nil: these
 	limiter  *limit.Limiter
 	listener net.Listener // nil: shut
 }
@@ -70,7 +71,7 @@ func newClientListeners(server *amqp.Server, sockets []socket, failed chan<- err
 func (d *clientListeners) serve() {
 	for _, w := range d.sockets {
 		go func() {
-			if err := d.server.Serve(w.listener); !errors.Is(err, amqp.ErrServerClosed) {
+			if err := d.server.Serve(w.listener, w.only...); !errors.Is(err, amqp.ErrServerClosed) {
 				d.failed <- err
 			}
 		}()
@@ -351,6 +352,7 @@ type listeners struct {
 	management, metrics []socket
 	clients             []socket
 	bus                 []socket // of management by programs of Azure Service Bus
+	busClients          []socket // of these, as clients
 	limits              *limits
 }
 
@@ -374,6 +376,7 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 		{&l.management, some(s.management), some(s.managementTLS.address()), s.managementTLS.or(s.tls), "management.ssl", allotment{"http", "https", s.maxHTTP, c.descriptors.HTTP, limit.Config{Logins: true, Answer: tooManyRequests}}},
 		{&l.metrics, some(s.metrics), some(s.metricsTLS.address()), s.metricsTLS.or(s.tls), "prometheus.ssl", allotment{"http/prometheus", "https/prometheus", s.maxScrapers, c.descriptors.Metrics, limit.Config{Answer: tooManyRequests}}},
 		{&l.bus, some(s.bus.management), nil, tlsFiles{}, "", allotment{"servicebus/management", "", s.maxHTTP, c.descriptors.HTTP, limit.Config{Answer: tooManyRequests}}},
+		{&l.busClients, s.bus.amqp.addresses(), s.bus.amqps.addresses(), s.tls, "ssl_options", allotment{"servicebus", "servicebus/ssl", 0, c.descriptors.Clients, limit.Config{Logins: true}}},
 		{&l.clients, s.amqp.addresses(), s.amqps.addresses(), s.tls, "ssl_options", allotment{"amqp", "amqp/ssl", 0, c.descriptors.Clients, limit.Config{Logins: true}}},
 	} {
 		var config *tls.Config
@@ -446,7 +449,7 @@ func (l listeners) close() {
 	if l.peers != nil {
 		l.peers.Close()
 	}
-	for _, sockets := range [][]socket{l.management, l.metrics, l.clients, l.bus} {
+	for _, sockets := range [][]socket{l.management, l.metrics, l.clients, l.bus, l.busClients} {
 		for i := range sockets {
 			sockets[i].shut()
 		}
@@ -460,7 +463,7 @@ func (l listeners) describe(links bool) []api.Listener {
 		sockets       []socket
 		plain, secure string
 	}{
-		{l.management, "http", "https"}, {l.metrics, "http/prometheus", "https/prometheus"}, {l.clients, "amqp", "amqp/ssl"}, {l.bus, "servicebus/management", ""},
+		{l.management, "http", "https"}, {l.metrics, "http/prometheus", "https/prometheus"}, {l.clients, "amqp", "amqp/ssl"}, {l.bus, "servicebus/management", ""}, {l.busClients, "servicebus", "servicebus/ssl"},
 	} {
 		for _, w := range x.sockets {
 			protocol := x.plain

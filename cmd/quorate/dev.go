@@ -29,10 +29,11 @@ const (
 	devPeers   = 20000
 )
 
-// devBus is the port of the first node for management by programs of Azure Service Bus, and devBusKey their key, as
-// with the service's emulator.
+// Offsets of a cluster that serves programs of Azure Service Bus at its base port: that of their management, which is
+// 5300 for 5672, and that of other clients of AMQP. The key is that of the service's emulator.
 const (
-	devBus    = 5300
+	devBus    = 5300 - 5672
+	devOthers = 100
 	devBusKey = "SAS_KEY_VALUE"
 )
 
@@ -48,6 +49,7 @@ type devNode struct {
 	amqp    string
 	http    string
 	bus     string // management by programs of Azure Service Bus; empty: none
+	busAMQP string // their AMQP
 
 	home     string // folder of its data, its settings and its log
 	settings [][2]string
@@ -61,7 +63,7 @@ func devCommand(args []string, out io.Writer) error {
 	base := flags.Int("base-port", 5672, "AMQP `port` of the first node")
 	detach := flags.Bool("detach", false, "return when the cluster is ready and leave it running; what nodes write besides their logs is in DIR/nK/stderr.log")
 	pidFile := flags.String("pid-file", "", "`file` for the nodes' process ids, one a line")
-	serviceBus := flags.Bool("service-bus", false, "serve management by programs of Azure Service Bus, too, from port 5300 on")
+	serviceBus := flags.Bool("service-bus", false, "serve programs of Azure Service Bus at the base port, their management 372 ports below, and other clients of AMQP 100 above")
 	test := testFlags(flags)
 	var sets list
 	flags.Var(&sets, "set", "a setting for all nodes, `KEY=VALUE`; may be repeated")
@@ -89,7 +91,7 @@ func devCommand(args []string, out io.Writer) error {
 		return err
 	}
 	if *serviceBus {
-		if err := devServiceBus(nodes, filepath.Join(dir, certsFolder)); err != nil {
+		if err := devServiceBus(nodes, filepath.Join(dir, certsFolder), *base); err != nil {
 			return err
 		}
 	}
@@ -258,7 +260,7 @@ func devRun(nodes []*devNode, pidFile string, detach bool, out io.Writer) error 
 		fmt.Fprintf(out, "node %d command: %s\n", n.number, shellQuote(n.args))
 		more := ""
 		if n.bus != "" {
-			more = " management=" + n.bus
+			more = " servicebus=" + n.busAMQP + " management=" + n.bus
 		}
 		fmt.Fprintf(out, "node %d ready amqp=%s http=%s%s pid=%d\n", n.number, n.amqp, n.http, more, n.process.Process.Pid)
 	}
@@ -295,6 +297,9 @@ func devWelcome(nodes []*devNode, detached bool) string {
 	}
 	for i, what := 0, "Logs"; i < len(logs); i, what = i+1, "" {
 		line(what, "%s", logs[i])
+	}
+	for i, what := 0, "ServiceBus"; i < len(nodes) && nodes[i].busAMQP != ""; i, what = i+1, "" {
+		line(what, "Endpoint=sb://%s;SharedAccessKeyName=%s;SharedAccessKey=%s;UseDevelopmentEmulator=true;", nodes[i].busAMQP, rootRule, devBusKey)
 	}
 	for i, what := 0, "Management"; i < len(nodes) && nodes[i].bus != ""; i, what = i+1, "" {
 		line(what, "Endpoint=sb://%s;SharedAccessKeyName=%s;SharedAccessKey=%s;UseDevelopmentEmulator=true;", nodes[i].bus, rootRule, devBusKey)

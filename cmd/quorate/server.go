@@ -171,7 +171,14 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 	}
 	node.Metrics().SetTraffic(func() metrics.Traffic { return counts.with(server, sockets.limits) })
 	serveAt(sockets.bus, bus.Serve, failed)
-	clients := newClientListeners(server, sockets.clients, failed)
+	protocol := busProtocol(s, node)
+	if err := protocol.Validate(); err != nil {
+		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
+	}
+	for i := range sockets.busClients {
+		sockets.busClients[i].only = []amqp.Protocol{protocol}
+	}
+	clients := newClientListeners(server, append(sockets.clients, sockets.busClients...), failed)
 	node.SetClients(clients)
 	manager := supervise(logger, node.Management().Node)
 	logger.Info("node started", "version", cluster.Version, "peers", sockets.peers.Addr().String(), "http", addresses(sockets.management))
@@ -183,7 +190,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 	}
 	err = joinAndWait(join, logger, stop, failed, func() {
 		clients.serveFirst()
-		if len(sockets.bus) > 0 {
+		if len(sockets.bus)+len(sockets.busClients) > 0 {
 			preparing.Go(func() { prepareBus(serving, s, definitionsOf(node), entities, logger) })
 		}
 		logger.Info("node serves clients", "amqp", addresses(sockets.clients))

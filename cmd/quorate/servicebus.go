@@ -23,9 +23,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/servicebus"
 	"github.com/quorate/quorate/amqp/servicebus/entity"
 	"github.com/quorate/quorate/amqp/servicebus/manage"
 	"github.com/quorate/quorate/amqp/servicebus/sas"
+	"github.com/quorate/quorate/amqp/v10"
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/certs"
@@ -37,6 +40,7 @@ import (
 
 // busSettings are those of the front for programs of Azure Service Bus.
 type busSettings struct {
+	amqp, amqps   listenersOf
 	management    string // empty: none
 	managementTLS tlsFiles
 	vhost         string            // empty: default_vhost
@@ -51,6 +55,10 @@ const namespacesKey = "servicebus.namespace."
 
 // busRows are the settings of that front.
 var busRows = []setting{
+	{"servicebus.listeners.tcp.default", "none", "AMQP of programs of Azure Service Bus: IP:PORT, or a port for all interfaces, usually 5672; none: no listener", listener(func(s *settings) listenersOf { return s.bus.amqp })},
+	{"servicebus.listeners.tcp.N", "", "a further listener of this kind, as listeners.tcp.N", listener(func(s *settings) listenersOf { return s.bus.amqp })},
+	{"servicebus.listeners.ssl.default", "none", "the same over TLS, usually 5671, with the certificate of ssl_options; none: no listener", listener(func(s *settings) listenersOf { return s.bus.amqps })},
+	{"servicebus.listeners.ssl.N", "", "a further listener of this kind, as listeners.tcp.N", listener(func(s *settings) listenersOf { return s.bus.amqps })},
 	{"servicebus.management.listener", "none", "management for programs of Azure Service Bus, HTTP and HTTPS on one port: IP:PORT, or a port for all interfaces, usually 5300; none: no listener", optional(address, func(s *settings) *string { return &s.bus.management })},
 	{"servicebus.management.certfile", "", "as ssl_options.certfile, which is used with its key if this is empty; without either there is no HTTPS", text(func(s *settings) *string { return &s.bus.managementTLS.cert })},
 	{"servicebus.management.keyfile", "", "as ssl_options.keyfile", text(func(s *settings) *string { return &s.bus.managementTLS.key })},
@@ -167,6 +175,17 @@ func (d definitions) Rule(vhost, scope, name string) (*sas.Rule, bool) {
 
 // busSkew is how long after its end a token is good.
 const busSkew = 5 * time.Second
+
+// busProtocol is what programs of Azure Service Bus speak.
+func busProtocol(s *settings, node *cluster.Node) amqp.Protocol {
+	return v10.Protocol{
+		Ready: node.KeepsBare, Node: s.nodeName, SessionMax: busSessions, LinkMax: s.linkMax, DefaultVHost: s.namespace(),
+		Dialect: &servicebus.Dialect{Directory: definitionsOf(node), VHost: s.namespace(), Namespaces: s.bus.namespaces, Skew: busSkew},
+	}
+}
+
+// busSessions is how many sessions a connection may have: a program opens two for each receiver and keeps them.
+const busSessions = 5000
 
 // busServer serves management requests of that front; nil: it has no listener.
 type busServer struct{ *http.Server }
@@ -344,14 +363,22 @@ func (c *readAgain) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// devServiceBus has nodes serve programs of Azure Service Bus, with a certificate for this host of their own.
-func devServiceBus(nodes []*devNode, dir string) error {
+// devServiceBus has nodes serve programs of Azure Service Bus from a port on, with a certificate for this host of
+// their own.
+func devServiceBus(nodes []*devNode, dir string, base int) error {
 	cert, key := filepath.Join(dir, "servicebus.pem"), filepath.Join(dir, "servicebus.key")
 	if err := writeLoopbackCertificate(cert, key); err != nil {
 		return fmt.Errorf("dev: certificate: %w", err)
 	}
 	for i, n := range nodes {
-		n.bus = "127.0.0.1:" + strconv.Itoa(devBus+i)
+		if at, _ := n.setting("listeners.tcp.default"); at == n.amqp {
+			n.amqp = "127.0.0.1:" + strconv.Itoa(base+devOthers+i)
+			n.set("listeners.tcp.default", n.amqp)
+		}
+		n.busAMQP = "127.0.0.1:" + strconv.Itoa(base+i)
+		n.setDefault("servicebus.listeners.tcp.default", n.busAMQP)
+		n.busAMQP, _ = n.setting("servicebus.listeners.tcp.default")
+		n.bus = "127.0.0.1:" + strconv.Itoa(base+devBus+i)
 		n.setDefault("servicebus.management.listener", n.bus)
 		n.setDefault("servicebus.management.certfile", cert)
 		n.setDefault("servicebus.management.keyfile", key)

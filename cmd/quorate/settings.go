@@ -282,8 +282,8 @@ var peerVariables = map[string]string{
 func defaults() *settings {
 	s := &settings{
 		nodeSettings:   nodeSettings{nodes: map[string]string{}, nodeOf: map[string]string{}},
-		listenSettings: listenSettings{amqp: listenersOf{}, amqps: listenersOf{}},
-		given:          map[string]given{}, hostName: os.Hostname,
+		listenSettings: listenSettings{amqp: listenersOf{}, amqps: listenersOf{}}, bus: busSettings{amqp: listenersOf{}, amqps: listenersOf{}},
+		given: map[string]given{}, hostName: os.Hostname,
 	}
 	for _, row := range table {
 		if row.series() != "" {
@@ -357,8 +357,8 @@ func (s *settings) validate() error {
 	if err := s.checkLinks(); err != nil {
 		return err
 	}
-	if len(s.amqps) > 0 && (s.tls.cert == "" || s.tls.key == "") {
-		return errors.New("setting listeners.ssl.default needs ssl_options.certfile and ssl_options.keyfile")
+	if len(s.amqps)+len(s.bus.amqps) > 0 && (s.tls.cert == "" || s.tls.key == "") {
+		return errors.New("a listener over TLS needs ssl_options.certfile and ssl_options.keyfile")
 	}
 	if s.tls.verify == "verify_peer" && s.tls.roots == "" {
 		return errors.New("setting ssl_options.verify needs ssl_options.cacertfile")
