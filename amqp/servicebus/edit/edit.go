@@ -125,6 +125,15 @@ func (e Edit) Property(name string) (value wire.RawValue, changed bool) {
 	return e.value(e.find(Application, name))
 }
 
+// Names gives the application properties that the edit sets or removes, in the order in which it first did.
+func (e Edit) Names(yield func(string) bool) {
+	for _, c := range e.changes {
+		if c.field == Application && !yield(c.name) {
+			return
+		}
+	}
+}
+
 // Field returns what the edit makes of a property, as Property does.
 func (e Edit) Field(f Field) (value wire.RawValue, changed bool) { return e.value(e.find(f, "")) }
 
