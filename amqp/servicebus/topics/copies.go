@@ -1,0 +1,90 @@
+package topics
+
+import (
+	"github.com/quorate/quorate/amqp/message"
+	"github.com/quorate/quorate/amqp/servicebus/edit"
+	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
+)
+
+// annotationNumber says which number a message had in the first queue that has taken it.
+const annotationNumber = "x-opt-enqueue-sequence-number"
+
+// sections returns a message as AMQP 1.0 has it: from its properties on, and its annotations.
+func sections(p fsm.Payload) (bare []byte, annotations wire.MapBytes) {
+	if p.IsBare() {
+		return p.Body(), message.Annotations(p)
+	}
+	_, bare, annotations = converted(p)
+	return bare, annotations
+}
+
+// converted is sections for a message that came by 0-9-1, with its header.
+func converted(p fsm.Payload) (h fsm.BareHeader, bare []byte, annotations wire.MapBytes) {
+	var c message.From091
+	c.Read(p)
+	header := c.Header()
+	h = fsm.BareHeader{Durable: header.Durable, Priority: -1, TTL: -1}
+	if header.Priority.Present {
+		h.Priority = int(header.Priority.Value)
+	}
+	if header.TTL.Present {
+		h.TTL = fsm.Millis(header.TTL.Value)
+	}
+	bare = append(c.AppendBare(nil), p.Body()...)
+	m, pairs := c.AppendAnnotations(wire.StartMap(nil), func([]byte) bool { return false })
+	if pairs > 0 {
+		annotations = wire.EndMap(m, 0, pairs)
+	}
+	return h, bare, annotations
+}
+
+// Edited returns the copy of a message that an edit makes, with the number of the message at its topic. A message that
+// cannot be read stays as it is.
+func (f *Filters) Edited(p fsm.Payload, encoded []byte, sequence uint64) fsm.Payload {
+	e, err := edit.Parse(encoded)
+	if err != nil {
+		return p
+	}
+	var h fsm.BareHeader
+	var bare []byte
+	var annotations wire.MapBytes
+	if p.IsBare() {
+		h, bare, annotations = p.BareHeader(), p.Body(), message.Annotations(p)
+	} else {
+		h, bare, annotations = converted(p)
+	}
+	var m wire.Message
+	if m.Parse(bare) != nil {
+		return p
+	}
+	head, err := e.Apply(nil, &m)
+	if err != nil {
+		return p
+	}
+	if _, dead := e.Property(deadReason); dead {
+		h.TTL = -1
+	}
+	annotations = numbered(annotations, sequence)
+	rest, blind := edit.Rest(&m), p.BlindKeys()
+	size := fsm.BareSize(len(p.Exchange()), len(p.RoutingKey()), len(annotations), len(head)+len(rest)) + fsm.BlindSize(blind)
+	out, err := fsm.AppendBareHead(make([]byte, 0, size), string(p.Exchange()), string(p.RoutingKey()), h, annotations, blind)
+	if err != nil {
+		return p
+	}
+	return append(append(out, head...), rest...)
+}
+
+// numbered returns annotations with the number, unless they have one.
+func numbered(annotations wire.MapBytes, sequence uint64) wire.MapBytes {
+	if _, had := annotations.Get(annotationNumber); had {
+		return annotations
+	}
+	out, pairs := wire.StartMap(nil), 0
+	for w := annotations.Walk(); w.NextPair(); {
+		out = append(out, w.Pair...)
+		pairs++
+	}
+	out = wire.AppendLong(wire.AppendSymbol(out, annotationNumber), int64(sequence))
+	return wire.EndMap(out, 0, pairs+1)
+}
