@@ -65,7 +65,9 @@ type Config struct {
 	Audit      *audit.Log // nil: nothing is audited
 	Properties session.Properties
 	// Fields reads stored messages for selectors; nil: no consumer can have one.
-	Fields   queues.Fields
+	Fields queues.Fields
+	// Filters are those of exchanges of type x-filter; nil: they make no copies.
+	Filters  fsm.Filters
 	Defaults catalog.Defaults
 
 	DefaultVHost string

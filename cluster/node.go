@@ -155,7 +155,7 @@ func (n *Node) openGroups(incarnation [16]byte) {
 	uses := expiry.NewUses(n.self)
 	n.failures = failure.New(n.self, c.Defaults.DisconnectedTimeout)
 	n.queues = queues.New(queues.Config{
-		Node: n.self, Uses: uses, Failures: n.failures, Properties: c.Properties, Fields: c.Fields, Audit: c.Audit,
+		Node: n.self, Uses: uses, Failures: n.failures, Properties: c.Properties, Fields: c.Fields, Filters: c.Filters, Audit: c.Audit,
 		Size: c.GroupSize, Locator: cmp.Or(c.LeaderLocator, catalog.ClientLocal),
 	})
 	n.sessions = session.New(session.Config{

@@ -307,6 +307,10 @@ type DeadLetter struct {
 	// often it was forwarded, this time included.
 	Forwarded bool
 	Hops      uint32
+	// Sequence is the message's number in its queue. ExpireAt is when a message expires that is
+	// Forwarded; 0: never, or it is not.
+	Sequence uint64
+	ExpireAt Time
 	// TakenTo is the queue that somebody sends the message to; 0: nobody does, its queue
 	// forwards it. Redriven: it is to say that.
 	TakenTo  QueueID

@@ -86,6 +86,7 @@ type Config struct {
 	Host       Host
 	Routes     *stream.Table
 	Properties Properties
+	Filters    fsm.Filters // nil: exchanges of type x-filter make no copies
 	Logger     *slog.Logger
 }
 

@@ -58,7 +58,9 @@ func wayOf(c *logpb.QueueConfig, l *fsm.DeadLetter) way {
 // a target. ceiling is what the exchanges on its way allow + 1; 0: no limit.
 func (s *Sender) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
 	e := reenqueued(c, l, out, ceiling)
-	if l.Forwarded && l.HasExpiration { // a dead letter has none any more, whatever it was published with
+	if ceiling == forever {
+		e.HasExpiration, e.TtlCeilingPlusOne = false, 0
+	} else if l.Forwarded && l.HasExpiration { // a dead letter has none any more, whatever it was published with
 		e.TtlPlusOne = storedTTL(s.properties.Expiration(out))
 	}
 	if !isDue(l) {
@@ -85,7 +87,50 @@ func reenqueued(c *logpb.QueueConfig, l *fsm.DeadLetter, out fsm.Payload, ceilin
 	if l.Forwarded {
 		e.HasExpiration, e.Deaths = l.HasExpiration, l.Deaths
 	}
+	if isCopy(c, l) {
+		e.Hops, e.TtlFrom = max(e.Hops, 1)-1, int64(l.DiedAt)
+		if l.ExpireAt != 0 && ceiling != forever {
+			left := fsm.Some(fsm.Millis(max(l.ExpireAt-l.DiedAt, 0)))
+			e.TtlCeilingPlusOne = left.Least(fsm.OptionalFrom[fsm.Millis](ceiling)).Stored()
+		}
+	}
 	return e
+}
+
+// forever is fsm.Forever as the log stores it.
+var forever = fsm.Some(fsm.Forever).Stored()
+
+// letterCopy is a copy of a letter for a queue, that an exchange with filters has made.
+type letterCopy struct {
+	queue *catalog.Queue
+	edit  []byte // what is changed of it; empty: nothing
+	ttl   fsm.Optional[fsm.Millis]
+}
+
+// ceiling is how long the copy may live.
+func (c letterCopy) ceiling(limits catalog.Ceilings) fsm.Optional[fsm.Millis] {
+	if c.ttl == fsm.Some(fsm.Forever) {
+		return c.ttl
+	}
+	return limits.Of(c.queue).Least(c.ttl)
+}
+
+// waitsForWay reports whether a letter without a way stays where it is. What goes on as copies, or dies if it is refused,
+// does not, and neither does what its queue no longer forwards.
+func waitsForWay(c *logpb.QueueConfig, l *fsm.DeadLetter) bool {
+	switch {
+	case c.DelayedStore:
+		return false
+	case !l.Forwarded:
+		return true
+	}
+	return c.GetForward() && l.TakenTo == 0 && !c.ForwardCopies && !c.ForwardRefusedDies
+}
+
+// isCopy reports whether a letter is a message of which copies go on: they live no longer than it would have, and it is
+// no hop for them.
+func isCopy(c *logpb.QueueConfig, l *fsm.DeadLetter) bool {
+	return l.Forwarded && c.ForwardCopies && l.TakenTo == 0
 }
 
 // storedPriority is a priority property as the log has priorities.
@@ -162,31 +207,38 @@ func (s *Sender) comeTo(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
 
 // wayTargets returns the queues that a dead or forwarded message goes to, and how long
 // the exchanges on its way let it live there.
-func (s *Sender) wayTargets(v *catalog.View, vhost string, c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, catalog.Ceilings) {
+func (s *Sender) wayTargets(v *catalog.View, vhost string, c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, []letterCopy, catalog.Ceilings) {
 	w := wayOf(c, l)
 	keys := []string{w.key}
 	if !w.hasKey {
 		keys = append(s.keys(p), p.BlindKeys()...)
 	}
 	delayed := (l.Forwarded || !c.DelayedStore) && s.properties.Delay(p) > 0
-	queues, limits := s.route(v, vhost, w.exchange, &catalog.Message{Keys: keys, Passed: s.host.Used, Delayed: delayed}, l, p)
+	queues, copies, limits := s.route(v, vhost, w.exchange, &catalog.Message{Keys: keys, Passed: s.host.Used, Delayed: delayed}, l, p)
 	if l.Forwarded {
-		return queues, limits
+		return queues, copies, limits
 	}
-	return slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return cycle(l.Deaths, q.Name) }), limits
+	circle := func(q *catalog.Queue) bool { return cycle(l.Deaths, q.Name) }
+	return slices.DeleteFunc(queues, circle), slices.DeleteFunc(copies, func(c letterCopy) bool { return circle(c.queue) }), limits
 }
 
 // route completes what an exchange has to know of a letter, and returns the queues that
 // it goes to from there; none if there is no such exchange.
-func (s *Sender) route(v *catalog.View, vhost, exchange string, m *catalog.Message, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, catalog.Ceilings) {
+func (s *Sender) route(v *catalog.View, vhost, exchange string, m *catalog.Message, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, []letterCopy, catalog.Ceilings) {
 	m.Headers = func() *fsm.Table { return s.properties.Headers(p, s.deaths(l, p)) }
 	m.Property = func(name string) []byte { return s.properties.Property(p, name) }
 	m.Chance, m.Local = mathrand.Uint64(), s.leadsHere
+	var copies []letterCopy
+	m.Filter = func(x *catalog.Exchange) bool {
+		made := s.filters.match(v, x, l, p)
+		copies = append(copies, made...)
+		return len(made) > 0
+	}
 	queues, limits, err := v.Route(vhost, exchange, m, nil)
 	if err != nil {
-		return nil, limits
+		return nil, nil, limits
 	}
-	return queues, limits
+	return queues, copies, limits
 }
 
 // keys returns the routing keys of a message that receivers may see.
@@ -200,10 +252,10 @@ func isDue(l *fsm.DeadLetter) bool { return l.Reason == logpb.Death_NONE }
 
 // dueTargets returns the queues that a message goes to that has become due in
 // the store of a delayed exchange.
-func (s *Sender) dueTargets(v *catalog.View, store fsm.QueueID, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, catalog.Ceilings) {
+func (s *Sender) dueTargets(v *catalog.View, store fsm.QueueID, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, []letterCopy, catalog.Ceilings) {
 	of, ok := v.QueueByID(store)
 	if !ok {
-		return nil, catalog.Ceilings{}
+		return nil, nil, catalog.Ceilings{}
 	}
 	return s.route(v, of.VHost, of.StoreOf, &catalog.Message{Keys: append(s.keys(p), p.BlindKeys()...)}, l, p)
 }

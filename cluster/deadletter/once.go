@@ -44,16 +44,22 @@ func (s *Sender) SendOnce(from Group, letters []fsm.DeadLetter) {
 			continue
 		}
 		p := fsm.Readable(raw)
-		targets, limits := s.wayTargets(view, spec.VHost, config, l, p)
-		if len(targets) == 0 {
+		targets, copies, limits := s.wayTargets(view, spec.VHost, config, l, p)
+		for _, q := range targets {
+			copies = append(copies, letterCopy{queue: q})
+		}
+		if len(copies) == 0 {
 			s.once.missed.Add(1)
 			continue
 		}
-		payload := s.deadPayload(config, l, p)
-		for _, q := range targets {
-			e := s.reenqueue(config, l, p, payload, limits.Of(q).Stored())
-			s.comeTo(q, e, payload)
-			if !s.addOnce(q, e, payload) {
+		for _, c := range copies {
+			payload := s.deadPayload(config, l, p)
+			if len(c.edit) > 0 {
+				payload = s.filters.filters.Edited(payload, c.edit, l.Sequence)
+			}
+			e := s.reenqueue(config, l, p, payload, c.ceiling(limits).Stored())
+			s.comeTo(c.queue, e, payload)
+			if !s.addOnce(c.queue, e, payload) {
 				lost++
 			}
 		}

@@ -23,6 +23,7 @@ type Sender struct {
 	host       Host
 	routes     *stream.Table
 	properties Properties
+	filters    filterTable
 	slog       *slog.Logger
 	once       onceSender
 
@@ -36,7 +37,7 @@ type Sender struct {
 // New returns a sender that has nothing to send.
 func New(c Config) *Sender {
 	return &Sender{
-		node: c.Node, host: c.Host, routes: c.Routes, properties: c.Properties, slog: c.Logger,
+		node: c.Node, host: c.Host, routes: c.Routes, properties: c.Properties, filters: filterTable{filters: c.Filters}, slog: c.Logger,
 		once: onceSender{streams: map[fsm.QueueID]*onceStream{}}, outboxes: map[fsm.QueueID]*outboxSender{},
 		busy: map[*outboxSender]struct{}{}, sources: map[fsm.QueueID]map[*outboxSender]struct{}{},
 	}
@@ -194,6 +195,8 @@ const (
 	retryAtOnce   = 4096 // waiting letters handled in one run
 	targetsAtOnce = 512  // examined under the queue's lock
 	sendBytes     = 4 << 20
+	targetsRouted = 1 << 14 // in one command
+	editsRouted   = 1 << 20 // bytes
 )
 
 // proposeAgain is the time after which a proposal of the sender without effect is considered lost.
@@ -365,9 +368,17 @@ func (x *outboxSender) routeLetters() {
 		return
 	}
 	view := x.sender.host.View()
-	r := &logpb.RouteDead{First: letters[0].Number}
+	r, targets, edits := &logpb.RouteDead{First: letters[0].Number}, 0, 0
 	for i := range letters {
-		r.Routes = append(r.Routes, x.routeLetter(view, config, &letters[i]))
+		to := x.routeLetter(view, config, &letters[i])
+		r.Routes = append(r.Routes, to)
+		targets += len(to.Targets)
+		for _, edit := range to.Edits {
+			edits += len(edit)
+		}
+		if targets >= targetsRouted || edits >= editsRouted {
+			break
+		}
 	}
 	x.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
 }
@@ -401,27 +412,41 @@ func (x *outboxSender) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *que
 		return r
 	}
 	var queues []*catalog.Queue
+	var copies []letterCopy
 	var limits catalog.Ceilings
 	switch {
 	case l.Forwarded && c.GetForward():
-		queues, limits = x.sender.wayTargets(v, x.group.Spec().VHost, c, &l.DeadLetter, p)
+		queues, copies, limits = x.sender.wayTargets(v, x.group.Spec().VHost, c, &l.DeadLetter, p)
 	case l.Forwarded:
 	case isDue(&l.DeadLetter):
-		queues, limits = x.sender.dueTargets(v, x.group.Spec().Queue, &l.DeadLetter, p)
-		r.Unroutable = len(queues) == 0
+		queues, copies, limits = x.sender.dueTargets(v, x.group.Spec().Queue, &l.DeadLetter, p)
+		r.Unroutable = len(queues)+len(copies) == 0
 	}
-	if len(queues) == 0 && c.GetDeadLetter() && !l.Forwarded {
-		queues, limits = x.sender.wayTargets(v, x.group.Spec().VHost, c, &l.DeadLetter, p)
+	if len(queues)+len(copies) == 0 && c.GetDeadLetter() && !l.Forwarded {
+		queues, copies, limits = x.sender.wayTargets(v, x.group.Spec().VHost, c, &l.DeadLetter, p)
 	}
-	for i, q := range queues {
-		r.Targets = append(r.Targets, uint64(q.ID))
-		if limit := limits.Of(q).Stored(); limit != 0 {
-			r.TtlCeilingsPlusOne = append(r.TtlCeilingsPlusOne, make([]uint64, i-len(r.TtlCeilingsPlusOne))...)
-			r.TtlCeilingsPlusOne = append(r.TtlCeilingsPlusOne, limit)
-		}
+	for _, q := range queues {
+		addTarget(r, q, limits.Of(q), nil)
 	}
-	r.Unroutable = r.Unroutable && len(queues) > 0
+	for _, c := range copies {
+		addTarget(r, c.queue, c.ceiling(limits), c.edit)
+	}
+	r.Unroutable = r.Unroutable && len(r.Targets) > 0
 	return r
+}
+
+// addTarget adds a queue to a route, of which the lists end with what is not empty.
+func addTarget(r *logpb.DeadRoute, q *catalog.Queue, limit fsm.Optional[fsm.Millis], edit []byte) {
+	i := len(r.Targets)
+	r.Targets = append(r.Targets, uint64(q.ID))
+	if limit.Given {
+		r.TtlCeilingsPlusOne = append(r.TtlCeilingsPlusOne, make([]uint64, i-len(r.TtlCeilingsPlusOne))...)
+		r.TtlCeilingsPlusOne = append(r.TtlCeilingsPlusOne, limit.Stored())
+	}
+	if len(edit) > 0 {
+		r.Edits = append(r.Edits, make([][]byte, i-len(r.Edits))...)
+		r.Edits = append(r.Edits, edit)
+	}
 }
 
 func (x *outboxSender) payload(l *queue.Letter) (fsm.Payload, error) {
@@ -608,7 +633,7 @@ func (x *outboxSender) stream(q *catalog.Queue, settled uint64) *transfers {
 // sendLetter queues one transfer. Its number in the source's log is its number in the stream; if
 // the two differ, there is a gap that cannot be repaired, and nothing is sent.
 func (x *outboxSender) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, c *logpb.QueueConfig, to *catalog.Queue) {
-	out := x.sender.deadPayload(c, &o.Letter.DeadLetter, p)
+	out := x.sender.filters.edited(c, o, x.sender.deadPayload(c, &o.Letter.DeadLetter, p))
 	e := x.sender.reenqueue(c, &o.Letter.DeadLetter, p, out, o.Ceiling.Stored())
 	x.sender.comeTo(to, e, out)
 	e.Kept = x.sender.keeps(c, &o.Letter)
@@ -792,7 +817,7 @@ func (x *outboxSender) retryLetters() {
 			route.Letter = letters[i].Number
 			x.retried = route.Letter
 			switch {
-			case len(route.Targets) == 0 && !config.DelayedStore && (!letters[i].Forwarded || config.GetForward() && letters[i].TakenTo == 0):
+			case len(route.Targets) == 0 && waitsForWay(config, &letters[i].DeadLetter):
 			case x.changedIn != nil && slices.Equal(route.Targets, x.routeLetter(x.changedIn, config, &letters[i]).Targets):
 			default:
 				r.Routes = append(r.Routes, route)

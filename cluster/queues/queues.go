@@ -45,6 +45,8 @@ type Config struct {
 	Locator catalog.Locator
 	// Fields reads stored messages; nil: consumers have no selectors.
 	Fields Fields
+	// Filters are those of exchanges of type x-filter; nil: they make no copies.
+	Filters fsm.Filters
 	// Between, if not nil, puts something between the queues and the streams of commands to them.
 	Between func(stream.Host) stream.Host
 }
@@ -96,7 +98,7 @@ func New(c Config) *Queues {
 		between = c.Between(h)
 	}
 	x.Routes = stream.NewTable(between)
-	x.letters = deadletter.New(deadletter.Config{Node: n.Name(), Host: h, Routes: x.Routes, Properties: c.Properties, Logger: n.Logger})
+	x.letters = deadletter.New(deadletter.Config{Node: n.Name(), Host: h, Routes: x.Routes, Properties: c.Properties, Filters: c.Filters, Logger: n.Logger})
 	x.Leaders = &Leaders{node: n, routes: x.Routes}
 	x.Placer = &placement.Placer{Node: n, Routes: x.Routes, Size: c.Size, Locator: c.Locator}
 	x.Inspector = &Inspector{

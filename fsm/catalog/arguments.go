@@ -229,8 +229,10 @@ func checkTogether(where string, args *fsm.Table) error {
 			return missingArgument(name, where, groupsArgument)
 		}
 	}
-	if given("x-forward-to-routing-key") && !given(forwardArgument) {
-		return missingArgument("x-forward-to-routing-key", where, forwardArgument)
+	for _, name := range []string{"x-forward-to-routing-key", "x-forward-copies", "x-forward-refused"} {
+		if given(name) && !given(forwardArgument) {
+			return missingArgument(name, where, forwardArgument)
+		}
 	}
 	return checkLocks(where, args)
 }

@@ -170,9 +170,25 @@ func checkBinding(exchangeType string, m *logpb.Bind) error {
 	case ConsistentHash:
 		_, err := weightOf(m.GetRoutingKey())
 		return err
+	case Filter:
+		switch program, ok := text(lookup(m.GetArguments(), filterProgram)); {
+		case m.GetToExchange():
+			return refuse(fsm.Precondition, "an exchange of type %s leads to queues only", Filter)
+		case !ok || len(program) > maxProgram:
+			return refuse(fsm.Precondition, "a binding of an exchange of type %s has a text of at most %d bytes as '%s'", Filter, maxProgram, filterProgram)
+		}
 	}
 	return nil
 }
+
+const (
+	filterProgram = "x-filter-program"
+	maxProgram    = 16 << 10
+)
+
+// Program is what a binding of an exchange of type Filter says; empty: nothing, or it is
+// that of another one.
+func (b *Binding) Program() []byte { return lookup(b.Arguments, filterProgram).GetStr() }
 
 // headersOf returns the condition that binding arguments make. Without x-match
 // all fields must match. The result is of normal values, whose texts share

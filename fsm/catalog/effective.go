@@ -41,6 +41,7 @@ func (s *clusterSettings) queueSettings(q *Queue, f policyMatch, d Defaults) *lo
 	if s.FSMVersion() < 3 {
 		c.DropExpired = false
 		c.DeliveryLimitSet, c.Unique, c.MaxPrefetch, c.Dispatch = false, false, 0, logpb.QueueConfig_ROUND_ROBIN
+		c.ForwardCopies, c.ForwardRefusedDies = false, false
 	}
 	return c
 }
@@ -171,6 +172,9 @@ func (e effective) setForward(c *logpb.QueueConfig) {
 	}
 	c.Forward, c.ForwardExchange = true, exchange
 	c.ForwardRoutingKey, c.HasForwardRoutingKey = text(e.value("forward-to-routing-key"))
+	c.ForwardCopies = lookup(e.arguments, "x-forward-copies").GetInt() != 0
+	refused, _ := text(lookup(e.arguments, "x-forward-refused"))
+	c.ForwardRefusedDies = refused == refusals[1]
 }
 
 // choice returns the position of a key's value among values; -1: none given. An
@@ -279,7 +283,7 @@ func (r *router) ceilings(x *Exchange, m *Message) Ceilings {
 	each := map[*Queue]fsm.Optional[fsm.Millis]{}
 	for todo := []string{x.Name}; len(todo) > 0; todo = todo[1:] {
 		name := todo[0]
-		step := router{vh: r.vh, first: name, decoded: r.decoded, table: r.table}
+		step := router{vh: r.vh, first: name, decoded: r.decoded, table: r.table, again: true}
 		if name == "" {
 			step.byName(m.Keys)
 		} else if from := r.vh.exchanges.at(name); from != nil {

@@ -23,9 +23,13 @@ const (
 	ModulusHash    = "x-modulus-hash"
 	Random         = "x-random"
 	LocalRandom    = "x-local-random"
+
+	// Filter makes copies as the programs of its bindings say, which the catalog does not
+	// read; see Message.Filter. It is internal, and leads to queues only.
+	Filter = "x-filter"
 )
 
-var exchangeTypes = []string{Direct, Fanout, Topic, Headers, ConsistentHash, ModulusHash, Random, LocalRandom}
+var exchangeTypes = []string{Direct, Fanout, Topic, Headers, ConsistentHash, ModulusHash, Random, LocalRandom, Filter}
 
 // ExchangeTypes lists the types of exchanges.
 func ExchangeTypes() []string { return append(slices.Clone(exchangeTypes), Delayed) }
@@ -109,6 +113,9 @@ type Exchange struct {
 	table table
 	hash  hashInput // of a consistent hash exchange; zero for others
 }
+
+// Bindings gives the bindings that begin at the exchange, in no order.
+func (x *Exchange) Bindings() iter.Seq[*Binding] { return x.bindings.Values() }
 
 // String names the exchange in texts for clients.
 func (x *Exchange) String() string { return resource("exchange", x.VHost, x.Name) }

@@ -184,6 +184,8 @@ var keys = []key{
 	{name: "message-deduplication", value: yesOrNo, declared: compared, since: uniqueKeys}, // as RabbitMQ's plug-in has it
 	{name: "forward-to-exchange", value: anyText, declared: compared, what: "a valid exchange name", argue: weakWins},
 	{name: "forward-to-routing-key", value: anyText, declared: compared, what: "a valid routing key", argue: weakWins},
+	{name: "forward-copies", value: yesOrNo, declared: compared, since: filters},
+	{name: "forward-refused", value: among("invalid_forward_refused", refusals...), declared: compared, since: filters},
 	{name: "audit-max", value: whole(0, maxAudit), declared: compared, what: "a valid number of remembered ends", merge: smaller, argue: smaller},
 	{name: "pause-consumers", value: yesOrNo, what: "a valid pause-consumers value", merge: strongWins, since: pausing},
 	{name: "target-group-size", value: whole(1, math.MaxInt64), what: "a valid target group size", merge: larger},
@@ -227,6 +229,7 @@ var (
 	groupExpiries   = []string{"message", "group"}
 	orders          = []string{"fifo", "deadline"}
 	dispatches      = []string{"round-robin", "least-loaded"}
+	refusals        = []string{"wait", "dead-letter"}
 )
 
 // findPolicyKey returns the row of a key, or nil. It walks over the table.
@@ -328,6 +331,9 @@ const prefetchLimits = 3
 
 // dispatchOrders is the version from which on queues say which of their consumers is served first.
 const dispatchOrders = 3
+
+// filters is the version from which on there are exchanges of type Filter, and queues that forward to them.
+const filters = 3
 
 // pausing is the version from which on consumers can be paused.
 const pausing = 3

@@ -297,7 +297,7 @@ func (v *View) checkDeclareExchange(ask access, d *logpb.DeclareExchange) (*Exch
 	if _, ok := v.VHost(vhost); !ok {
 		return nil, noVhost(vhost)
 	}
-	if d.GetType() != Delayed && !slices.Contains(exchangeTypes, d.GetType()) && name != CommandExchange {
+	if known := d.GetType() == Delayed || slices.Contains(exchangeTypes, d.GetType()); name != CommandExchange && (!known || d.GetType() == Filter && v.FSMVersion() < filters) {
 		return nil, fsm.Refuse(fsm.Precondition, fsm.UnknownExchangeType(d.GetType()))
 	}
 	if name == "" {
@@ -327,6 +327,9 @@ func checkExchangeArguments(ask access, d *logpb.DeclareExchange) error {
 	}
 	if _, err := hashOf(d); err != nil {
 		return err
+	}
+	if routingType(d) == Filter && (!d.GetInternal() || d.GetType() == Delayed) {
+		return refuse(fsm.Precondition, "an exchange of type %s must be internal, and cannot be delayed", Filter)
 	}
 	if err := checkDelayed(vhost, d); err != nil {
 		return err
@@ -471,8 +474,11 @@ func (v *View) checkBind(m *logpb.Bind) (exists bool, err error) {
 		return false, noVhost(m.GetVhost())
 	}
 	if m.GetToExchange() {
-		if vh.exchanges.at(m.GetDestination()) == nil {
+		switch to := vh.exchanges.at(m.GetDestination()); {
+		case to == nil:
 			return false, noExchange(m.GetVhost(), m.GetDestination())
+		case to.Type == Filter:
+			return false, refuse(fsm.Precondition, "%s takes messages of queues that forward to it only", to)
 		}
 	} else if vh.queues.At(m.GetDestination()) == nil {
 		return false, noQueue(m.GetVhost(), m.GetDestination())

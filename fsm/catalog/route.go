@@ -36,6 +36,10 @@ type Message struct {
 	Passed func(*Exchange)
 	// Local says which queues are on the publisher's node; nil: none is.
 	Local func(*Queue) bool
+	// Filter collects the copies that an exchange of type Filter makes, which are not
+	// among the queues, and reports whether there are any. It is called once for each
+	// such exchange on the way. nil: they make none.
+	Filter func(*Exchange) bool
 }
 
 // Route appends to dst the queues to which a message published to an exchange
@@ -94,6 +98,7 @@ type router struct {
 	first   string       // the exchange published to
 	further once[string] // the others, in the order of their discovery
 	limited bool         // one of those visited has a TTL
+	again   bool         // for limits alone
 }
 
 // byName routes as the default exchange does: the routing key is the name of a
@@ -140,6 +145,8 @@ func (r *router) visit(x *Exchange, m *Message) {
 		found = r.byHeaders(x, m)
 	case ConsistentHash, ModulusHash, Random, LocalRandom:
 		found = r.byChoice(x, m)
+	case Filter:
+		found = r.again || m.Filter != nil && m.Filter(x)
 	}
 	if !found && x.HasAlternate {
 		r.exchange(x.Alternate)

@@ -197,6 +197,14 @@ func (s *script) route(v *View, d *datadriven.TestData, w []string) string {
 		d.MaybeScanArgs(s.t, name, &value)
 		return []byte(value)
 	}
+	var copies []string
+	m.Filter = func(x *Exchange) bool {
+		for b := range x.Bindings() {
+			copies = append(copies, fmt.Sprintf("%s~%s", b.Destination, b.Program()))
+		}
+		slices.Sort(copies)
+		return len(copies) > 0
+	}
 	passed := ""
 	m.Passed = func(x *Exchange) { passed += " past " + x.Name }
 	queues, limits, err := v.Route(w[0], w[1], &m, nil)
@@ -210,6 +218,7 @@ func (s *script) route(v *View, d *datadriven.TestData, w []string) string {
 			names[i] += fmt.Sprintf("≤%d", ttl.Value)
 		}
 	}
+	names = append(names, copies...)
 	slices.Sort(names)
 	return "to " + strings.Join(names, " ") + passed
 }

@@ -110,7 +110,7 @@ func (e *extra) fill(st *logpb.MessageState) {
 		st.GroupId, st.Protected = e.group.id, e.protected
 	}
 	for _, t := range e.transfers {
-		st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.To), Number: t.Number, TtlCeilingPlusOne: t.Ceiling.Stored()})
+		st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.To), Number: t.Number, TtlCeilingPlusOne: t.Ceiling.Stored(), Edit: []byte(t.Edit)})
 	}
 	if e.remark != nil {
 		st.RemarkReason, st.RemarkDescription = e.remark.Reason, e.remark.Description

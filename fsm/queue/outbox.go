@@ -37,6 +37,9 @@ type Transfer struct {
 	Number uint64
 	// Ceiling is the smallest TTL of the exchanges on the way.
 	Ceiling fsm.Optional[fsm.Millis]
+	// Edit is what an exchange with filters changes of the copy, opaque octets; empty:
+	// nothing.
+	Edit string
 }
 
 // outbox holds the letters: messages in the places Outbox and Waiting that have
@@ -88,7 +91,8 @@ type outbox struct {
 // at the target, so none is used twice and none is skipped.
 //
 // Invariants: 1 ≤ next; confirmed < next; pending.len() = next - 1 - confirmed.
-// Letters of pending are handles in the outbox, each at most once per target.
+// Letters of pending are handles in the outbox, each once per target, or once for each
+// copy that an exchange with filters has made for it; copies of one letter are neighbours.
 type deadLetterTarget struct {
 	id        fsm.QueueID
 	next      uint64
@@ -146,9 +150,13 @@ func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 	if e.remark != nil {
 		remark = *e.remark
 	}
+	expireAt := fsm.Time(0)
+	if e.forwarded {
+		expireAt = x.expireAt
+	}
 	return fsm.DeadLetter{
-		Remark: remark,
-		Ref:    x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority, ScheduledFor: r.scheduledFor,
+		Remark: remark, Sequence: x.seq, ExpireAt: expireAt,
+		Ref: x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority, ScheduledFor: r.scheduledFor,
 		HasExpiration: x.hasExpiration(), Deaths: e.deaths, Fresh: e.reason != logpb.Death_NONE && e.deaths[0].Count == 1,
 		TTL: r.ttl, Ceiling: r.ceiling, TakenTo: r.takenTo, Redriven: r.takenAs == logpb.Take_REDRIVE, Forwarded: e.forwarded, Hops: uint32(e.hops), Annotations: e.annotations,
 	}
@@ -186,7 +194,7 @@ func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
 			return fmt.Errorf("%w: letter %d has a wrong transfer", ErrSnapshot, st.Letter)
 		}
 		o.deadLetterTargets[i].pending.Push(h)
-		e.transfers = append(e.transfers, Transfer{o.deadLetterTargets[i].id, t.Number, fsm.OptionalFrom[fsm.Millis](t.TtlCeilingPlusOne)})
+		e.transfers = append(e.transfers, Transfer{o.deadLetterTargets[i].id, t.Number, fsm.OptionalFrom[fsm.Millis](t.TtlCeilingPlusOne), string(t.Edit)})
 	}
 	switch {
 	case st.Place == uint32(Waiting):
@@ -255,7 +263,7 @@ func (o *outbox) checkForwarded(k *checker) {
 			if !e.forwarded {
 				continue
 			}
-			k.that(e.reason == logpb.Death_NONE && e.hops >= 1 && e.hops <= maxHops, "letter %d is forwarded for the %dth time", e.letter, e.hops)
+			k.that(e.reason == logpb.Death_NONE && e.hops >= 1 && e.hops <= maxHops+1, "letter %d is forwarded for the %dth time", e.letter, e.hops)
 			found.of([]Place{Outbox, Waiting}[no]).add(o.messages.weight(h))
 		}
 	}
@@ -493,8 +501,8 @@ func (o *outbox) wait(h uint32) {
 }
 
 // route gives letter h one transfer per target, except to targets that already
-// have it. If there is none it waits, comes back if the queue no longer forwards it, or is dropped, as a letter of a delayed
-// exchange always is.
+// have it. If there is none it waits, comes back if the queue no longer forwards it, dies, or is dropped, as letters of a
+// delayed exchange and copies always are.
 //
 // Requires: h is in the outbox without transfers, and unrouted is past it. Targets
 // that are new get their record here, in the order of ids. Numbers are used up
@@ -512,13 +520,16 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 			o.deadLetterTargets = slices.Insert(o.deadLetterTargets, i, &deadLetterTarget{id: fsm.QueueID(id), next: 1})
 		}
 		t := o.deadLetterTargets[i]
-		if n := t.pending.Len(); t.gone || n > 0 && *t.pending.Item(n - 1) == h {
+		if n := t.pending.Len(); t.gone || n > 0 && *t.pending.Item(n - 1) == h && len(to.Edits) == 0 {
 			continue // gone, or named twice
 		}
 		t.pending.Push(h)
 		transfer := Transfer{To: t.id, Number: t.next}
 		if n < len(to.TtlCeilingsPlusOne) {
 			transfer.Ceiling = fsm.OptionalFrom[fsm.Millis](to.TtlCeilingsPlusOne[n])
+		}
+		if n < len(to.Edits) && len(to.Edits[n]) > 0 {
+			transfer.Edit = string(to.Edits[n])
 		}
 		transfers = append(transfers, transfer)
 		t.next++
@@ -532,6 +543,11 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 		o.free(h, eff)
 	case o.messages.extra(h).forwarded && (o.messages.scheduleInfo(h).takenTo != 0 || !o.settings.forwards()) && !o.scratch.ended:
 		o.comeBack(h)
+	case o.settings.ForwardCopies && o.messages.extra(h).goesOn():
+		o.counters.Unroutable++
+		o.free(h, eff)
+	case o.settings.ForwardRefusedDies && o.messages.extra(h).goesOn():
+		o.dieForwarded(h, eff)
 	case o.messages.extra(h).forwarded || o.strategy() == AtLeastOnce && !o.settings.DelayedStore:
 		o.wait(h)
 	default:
@@ -676,6 +692,8 @@ func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, ef
 		return
 	}
 	switch some := has || len(r.done) > 0; {
+	case !some && o.settings.forwards() && o.settings.ForwardRefusedDies && !o.settings.ForwardCopies && o.messages.extra(h).goesOn():
+		o.dieForwarded(h, eff)
 	case o.arrives(h) && (r.refused || !some):
 		o.wait(h)
 	case has:
@@ -700,6 +718,23 @@ func (o *outbox) goOn(kind logpb.Command_Kind, eff *fsm.Effects) {
 	o.settleWaiting()
 }
 
+// goesOn reports whether a letter is a message that goes on by itself: nobody has sent it.
+func (e *extra) goesOn() bool { return e.forwarded && (e.schedule == nil || e.schedule.takenTo == 0) }
+
+// dieForwarded makes letter h, which was to be forwarded and is in the outbox without
+// transfers, a dead one.
+func (o *outbox) dieForwarded(h uint32, eff *fsm.Effects) {
+	o.recount(h, Outbox, 0)
+	o.messages.remove(h)
+	e := o.messages.editExtra(h)
+	e.transfers, e.forwarded = nil, false
+	due := o.messages.scheduleInfo(h).scheduledFor
+	if e.schedule = nil; due != 0 {
+		e.schedule = &scheduleInfo{scheduledFor: due}
+	}
+	o.die(h, logpb.Death_UNROUTABLE, eff)
+}
+
 // maxHops is how often a message is forwarded. The next time it dies.
 const maxHops = 4
 
@@ -718,7 +753,11 @@ func (m *Machine) forward(eff *fsm.Effects) {
 		}
 		m.scratch.handOuts--
 		m.messages.remove(h)
-		if hops := uint32(m.messages.extra(h).hops); hops < maxHops {
+		limit := uint32(maxHops)
+		if m.settings.ForwardCopies { // for which that is no hop: their sender takes it off again
+			limit++
+		}
+		if hops := uint32(m.messages.extra(h).hops); hops < limit {
 			m.messages.setHops(h, hops+1)
 			m.outbox.forward(h, eff)
 		} else {

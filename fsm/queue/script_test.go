@@ -409,7 +409,7 @@ func (a arguments) config() *logpb.QueueConfig {
 		MessageTtlFirst: a.has("message-ttl-first"), AutoDeleteOnIdle: a.number("idle", 0),
 		DeadlineOrder: a.has("by-deadline"), DedupWindow: a.number("dedup", 0),
 		IdleCountsRouted: a.has("idle-counts-routed"), ExpiresKeepPending: a.has("keep-pending"), DeliveryDelay: a.number("delay", 0),
-		DeadLetterMaxPlusOne: a.stored("max-pending"), Forward: a.has("forward"),
+		DeadLetterMaxPlusOne: a.stored("max-pending"), Forward: a.has("forward"), ForwardCopies: a.has("copies"), ForwardRefusedDies: a.has("refused-dies"),
 		Lock: a.number("lock", 0), MaxLock: a.number("max-lock", 0), CountLockExpiry: a.has("count-locks"),
 		SingleActive: a.has("single"), RetryMin: a.number("retry-min", 0), RetryMax: a.number("retry-max", 0),
 		DelayedStore: a.has("store"), Classic: a.has("classic"), Paused: a.has("paused"), DeadLetterOnDelete: a.has("will"), DropExpired: a.has("drop-expired"),
@@ -514,11 +514,16 @@ func (s *script) routes(a arguments) []*logpb.DeadRoute {
 			route.Letter, text = n, targets
 		}
 		for _, id := range strings.FieldsFunc(text, func(r rune) bool { return r == '.' || r == '-' }) {
+			id, edit, edited := strings.Cut(id, "~") // 5~x is a copy for queue 5 with an edit
 			n, err := strconv.ParseUint(id, 10, 64)
 			if err != nil {
 				a.d.Fatalf(a.t, "to: %v", err)
 			}
 			route.Targets = append(route.Targets, n)
+			if edited {
+				route.Edits = append(route.Edits, make([][]byte, len(route.Targets)-1-len(route.Edits))...)
+				route.Edits = append(route.Edits, []byte(edit))
+			}
 		}
 		routes = append(routes, route)
 	}
@@ -658,6 +663,9 @@ func lettersText(letters []Letter) string {
 		if l.Forwarded {
 			fmt.Fprintf(&b, " hops=%d", l.Hops)
 		}
+		if l.ExpireAt != 0 {
+			fmt.Fprintf(&b, " m%d expires=%d", l.Sequence, l.ExpireAt)
+		}
 		if l.TakenTo != 0 {
 			fmt.Fprintf(&b, " to=%d redriven=%t", l.TakenTo, l.Redriven)
 		}
@@ -667,9 +675,20 @@ func lettersText(letters []Letter) string {
 		b.WriteString(deathsText(l.Deaths))
 		b.WriteString(annotationsText(l.Annotations))
 		if len(l.Transfers) > 0 {
-			fmt.Fprintf(&b, " transfers=%v", l.Transfers)
+			b.WriteString(transfersText(l.Transfers))
 		}
 		b.WriteString("\n")
 	}
 	return b.String()
+}
+
+func transfersText(transfers []Transfer) string {
+	all := make([]string, len(transfers))
+	for i, t := range transfers {
+		all[i] = fmt.Sprintf("{%d %d %v}", t.To, t.Number, t.Ceiling)
+		if len(t.Edit) > 0 {
+			all[i] += fmt.Sprintf("~%s", t.Edit)
+		}
+	}
+	return " transfers=[" + strings.Join(all, " ") + "]"
 }

@@ -310,7 +310,7 @@ const (
 	Death_REJECTED       Death_Reason = 2
 	Death_MAXLEN         Death_Reason = 3
 	Death_DELIVERY_LIMIT Death_Reason = 4
-	Death_UNROUTABLE     Death_Reason = 5 // it left a delayed exchange and there was no way
+	Death_UNROUTABLE     Death_Reason = 5 // it left a delayed exchange, or was forwarded, and there was no way
 	Death_GROUP_EXPIRED  Death_Reason = 6 // another message of its group has expired
 	Death_MAXHOPS        Death_Reason = 7 // it was forwarded too often
 	Death_QUEUE_DELETED  Death_Reason = 8 // its queue has ended
@@ -3399,9 +3399,14 @@ type QueueConfig struct {
 	// What is returned comes back in front in the order of its number, whoever returns it.
 	ReturnInOrder bool `protobuf:"varint,120,opt,name=return_in_order,json=returnInOrder" json:"return_in_order,omitempty"`
 	// What expires is dropped, although other messages that die are dead-lettered.
-	DropExpired   bool `protobuf:"varint,130,opt,name=drop_expired,json=dropExpired" json:"drop_expired,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	DropExpired bool `protobuf:"varint,130,opt,name=drop_expired,json=dropExpired" json:"drop_expired,omitempty"`
+	// What goes on are copies for the queues that an exchange finds: that is no hop, they
+	// expire when the message would have, and what nobody takes is dropped.
+	ForwardCopies bool `protobuf:"varint,135,opt,name=forward_copies,json=forwardCopies" json:"forward_copies,omitempty"`
+	// What its queue does not take dies, and does not wait.
+	ForwardRefusedDies bool `protobuf:"varint,136,opt,name=forward_refused_dies,json=forwardRefusedDies" json:"forward_refused_dies,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *QueueConfig) Reset() {
@@ -3833,6 +3838,20 @@ func (x *QueueConfig) GetDropExpired() bool {
 	return false
 }
 
+func (x *QueueConfig) GetForwardCopies() bool {
+	if x != nil {
+		return x.ForwardCopies
+	}
+	return false
+}
+
+func (x *QueueConfig) GetForwardRefusedDies() bool {
+	if x != nil {
+		return x.ForwardRefusedDies
+	}
+	return false
+}
+
 type Delete struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	IfUnused      bool                   `protobuf:"varint,1,opt,name=if_unused,json=ifUnused" json:"if_unused,omitempty"`
@@ -3962,7 +3981,11 @@ type DeadRoute struct {
 	TtlCeilingsPlusOne []uint64 `protobuf:"varint,3,rep,packed,name=ttl_ceilings_plus_one,json=ttlCeilingsPlusOne" json:"ttl_ceilings_plus_one,omitempty"`
 	// The letter of a delayed exchange had no way: it dies as unroutable, and
 	// the targets are those of the exchange's dead-letter exchange.
-	Unroutable    bool `protobuf:"varint,6,opt,name=unroutable" json:"unroutable,omitempty"`
+	Unroutable bool `protobuf:"varint,6,opt,name=unroutable" json:"unroutable,omitempty"`
+	// By target, what an exchange with filters changes of the copy that goes there. The
+	// list ends with the last that is not empty. A target is then named once for each of
+	// its copies. From version 3 on.
+	Edits         [][]byte `protobuf:"bytes,130,rep,name=edits" json:"edits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4023,6 +4046,13 @@ func (x *DeadRoute) GetUnroutable() bool {
 		return x.Unroutable
 	}
 	return false
+}
+
+func (x *DeadRoute) GetEdits() [][]byte {
+	if x != nil {
+		return x.Edits
+	}
+	return nil
 }
 
 // SettleDead says that a target holds all transfers up to and including last.
@@ -4885,6 +4915,7 @@ type DeadTransfer struct {
 	Target            uint64                 `protobuf:"varint,1,opt,name=target" json:"target,omitempty"`
 	Number            uint64                 `protobuf:"varint,2,opt,name=number" json:"number,omitempty"`
 	TtlCeilingPlusOne uint64                 `protobuf:"varint,3,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne" json:"ttl_ceiling_plus_one,omitempty"` // see DeadRoute
+	Edit              []byte                 `protobuf:"bytes,130,opt,name=edit" json:"edit,omitempty"`                                                       // see DeadRoute
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -4938,6 +4969,13 @@ func (x *DeadTransfer) GetTtlCeilingPlusOne() uint64 {
 		return x.TtlCeilingPlusOne
 	}
 	return 0
+}
+
+func (x *DeadTransfer) GetEdit() []byte {
+	if x != nil {
+		return x.Edit
+	}
+	return nil
 }
 
 var File_log_proto protoreflect.FileDescriptor
@@ -5234,7 +5272,7 @@ const file_log_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xb8\x16\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\x93\x17\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -5298,7 +5336,9 @@ const file_log_proto_rawDesc = "" +
 	"\fmax_prefetch\x18L \x01(\rR\vmaxPrefetch\x12@\n" +
 	"\bdispatch\x18M \x01(\x0e2$.quorate.log.v1.QueueConfig.DispatchR\bdispatch\x12&\n" +
 	"\x0freturn_in_order\x18x \x01(\bR\rreturnInOrder\x12\"\n" +
-	"\fdrop_expired\x18\x82\x01 \x01(\bR\vdropExpired\"L\n" +
+	"\fdrop_expired\x18\x82\x01 \x01(\bR\vdropExpired\x12&\n" +
+	"\x0eforward_copies\x18\x87\x01 \x01(\bR\rforwardCopies\x121\n" +
+	"\x14forward_refused_dies\x18\x88\x01 \x01(\bR\x12forwardRefusedDies\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
 	"\fAT_MOST_ONCE\x10\x01\x12\x11\n" +
@@ -5331,14 +5371,15 @@ const file_log_proto_rawDesc = "" +
 	"\tRouteDead\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x121\n" +
 	"\x06routes\x18\x02 \x03(\v2\x19.quorate.log.v1.DeadRouteR\x06routes\x12\x14\n" +
-	"\x05retry\x18\x03 \x01(\bR\x05retry\"\x90\x01\n" +
+	"\x05retry\x18\x03 \x01(\bR\x05retry\"\xa7\x01\n" +
 	"\tDeadRoute\x12\x18\n" +
 	"\atargets\x18\x01 \x03(\x04R\atargets\x12\x16\n" +
 	"\x06letter\x18\x02 \x01(\x04R\x06letter\x121\n" +
 	"\x15ttl_ceilings_plus_one\x18\x03 \x03(\x04R\x12ttlCeilingsPlusOne\x12\x1e\n" +
 	"\n" +
 	"unroutable\x18\x06 \x01(\bR\n" +
-	"unroutable\"f\n" +
+	"unroutable\x12\x15\n" +
+	"\x05edits\x18\x82\x01 \x03(\fR\x05edits\"f\n" +
 	"\n" +
 	"SettleDead\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x12\n" +
@@ -5458,11 +5499,12 @@ const file_log_proto_rawDesc = "" +
 	"\x06PURGED\x10\x12\x12\x11\n" +
 	"\rQUEUE_DELETED\x10\x13\x12\r\n" +
 	"\tFORWARDED\x10\x14\x12\v\n" +
-	"\aDELETED\x10<\"o\n" +
+	"\aDELETED\x10<\"\x84\x01\n" +
 	"\fDeadTransfer\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12/\n" +
-	"\x14ttl_ceiling_plus_one\x18\x03 \x01(\x04R\x11ttlCeilingPlusOneB/Z&github.com/quorate/quorate/proto/logpb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
+	"\x14ttl_ceiling_plus_one\x18\x03 \x01(\x04R\x11ttlCeilingPlusOne\x12\x13\n" +
+	"\x04edit\x18\x82\x01 \x01(\fR\x04editB/Z&github.com/quorate/quorate/proto/logpb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_log_proto_rawDescOnce sync.Once

@@ -2283,6 +2283,30 @@ func (m *QueueConfig) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.ForwardRefusedDies {
+		i--
+		if m.ForwardRefusedDies {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x8
+		i--
+		dAtA[i] = 0xc0
+	}
+	if m.ForwardCopies {
+		i--
+		if m.ForwardCopies {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x8
+		i--
+		dAtA[i] = 0xb8
+	}
 	if m.DropExpired {
 		i--
 		if m.DropExpired {
@@ -2930,6 +2954,17 @@ func (m *DeadRoute) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if len(m.Edits) > 0 {
+		for iNdEx := len(m.Edits) - 1; iNdEx >= 0; iNdEx-- {
+			i -= len(m.Edits[iNdEx])
+			copy(dAtA[i:], m.Edits[iNdEx])
+			i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Edits[iNdEx])))
+			i--
+			dAtA[i] = 0x8
+			i--
+			dAtA[i] = 0x92
+		}
 	}
 	if m.Unroutable {
 		i--
@@ -3822,6 +3857,15 @@ func (m *DeadTransfer) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if len(m.Edit) > 0 {
+		i -= len(m.Edit)
+		copy(dAtA[i:], m.Edit)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Edit)))
+		i--
+		dAtA[i] = 0x8
+		i--
+		dAtA[i] = 0x92
 	}
 	if m.TtlCeilingPlusOne != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.TtlCeilingPlusOne))
@@ -5037,6 +5081,12 @@ func (m *QueueConfig) SizeVT() (n int) {
 	if m.DropExpired {
 		n += 3
 	}
+	if m.ForwardCopies {
+		n += 3
+	}
+	if m.ForwardRefusedDies {
+		n += 3
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -5104,6 +5154,12 @@ func (m *DeadRoute) SizeVT() (n int) {
 	}
 	if m.Unroutable {
 		n += 2
+	}
+	if len(m.Edits) > 0 {
+		for _, b := range m.Edits {
+			l = len(b)
+			n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+		}
 	}
 	n += len(m.unknownFields)
 	return n
@@ -5456,6 +5512,10 @@ func (m *DeadTransfer) SizeVT() (n int) {
 	}
 	if m.TtlCeilingPlusOne != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.TtlCeilingPlusOne))
+	}
+	l = len(m.Edit)
+	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -12717,6 +12777,46 @@ func (m *QueueConfig) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.DropExpired = bool(v != 0)
+		case 135:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field ForwardCopies", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.ForwardCopies = bool(v != 0)
+		case 136:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field ForwardRefusedDies", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.ForwardRefusedDies = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -13174,6 +13274,38 @@ func (m *DeadRoute) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Unroutable = bool(v != 0)
+		case 130:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Edits", wireType)
+			}
+			var byteLen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				byteLen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if byteLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + byteLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Edits = append(m.Edits, make([]byte, postIndex-iNdEx))
+			copy(m.Edits[len(m.Edits)-1], dAtA[iNdEx:postIndex])
+			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -15561,6 +15693,40 @@ func (m *DeadTransfer) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 130:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Edit", wireType)
+			}
+			var byteLen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				byteLen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if byteLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + byteLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Edit = append(m.Edit[:0], dAtA[iNdEx:postIndex]...)
+			if m.Edit == nil {
+				m.Edit = []byte{}
+			}
+			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

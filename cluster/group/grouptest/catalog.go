@@ -30,7 +30,7 @@ func NewCatalog(t Fatal) *Catalog {
 	c.view.Store(c.machine.View())
 	c.Clock.Store(1_000_000)
 	c.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
-		Name: "n1", PeerAddress: "n1", Incarnation: []byte("0123456789abcdef"),
+		Name: "n1", PeerAddress: "n1", Incarnation: []byte("0123456789abcdef"), OldestVersion: fsm.OldestVersion, NewestVersion: fsm.NewestVersion,
 	}}})
 	c.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
 		Vhost:      &logpb.PutVhost{Name: "/"},
