@@ -76,6 +76,11 @@ var verbs = []verb{
 		n := f.number("messages", 100_000, 1, unbounded, "`messages` to publish in each run")
 		return func(b *bench) { b.forwarded(*n) }
 	})},
+	{"topic", "publish one message at a time to a topic with many subscriptions, and wait for its confirm", onBrokers(func(f flags) func(*bench) {
+		subscriptions := f.number("subscriptions", 2000, 1, unbounded, "`subscriptions` with a filter each")
+		n, size := f.number("messages", 2000, 1, unbounded, "`messages` to publish"), f.size(1024)
+		return func(b *bench) { b.keep(topic{b, "bench-topic", *subscriptions}.confirms(upTo(*n), *size)) }
+	})},
 	{"groups", "fill a queue with 100,000 groups, and see what one costs and how fast they are handed out", onBrokers(func(f flags) func(*bench) {
 		n := f.number("groups", 100_000, 1, unbounded, "`groups` of one message each")
 		return func(b *bench) { b.keep(b.groups(*n)) }

@@ -57,6 +57,7 @@ func TestLoads(t *testing.T) {
 		b.in10(true, func() report.Result { return b.throughput(s) })
 		b.keep(b.lateness(500, 100*time.Millisecond, 300*time.Millisecond))
 		b.keep(b.groups(200))
+		b.keep(topic{b, "bench-topic", 20}.confirms(upTo(50), 200))
 		b.backlog(2000, 100, func(queue string, _ *report.Result) {
 			if n := b.ready(queue); n != 2000 {
 				t.Errorf("%d messages wait", n)

@@ -9,7 +9,7 @@ import (
 )
 
 // Filter is a condition. It never changes.
-type Filter struct{ root *node }
+type Filter struct{ root node }
 
 // ParseFilter reads the text of a filter.
 func ParseFilter(text string, parameters []Parameter) (*Filter, error) {
@@ -18,14 +18,14 @@ func ParseFilter(text string, parameters []Parameter) (*Filter, error) {
 	if p.end(); p.err != nil {
 		return nil, p.err
 	}
-	return &Filter{root}, nil
+	return &Filter{*root}, nil
 }
 
 // Match reports whether a message matches: whether the condition is true, and neither false nor unknown. With an error it
 // could not be evaluated.
 func (f *Filter) Match(m *Message) (bool, error) {
 	e := evaluation{message: m, newID: newID, left: maxSteps}
-	v := e.truth(f.root)
+	v := e.truth(&f.root)
 	return v.isTrue() && e.err == nil, e.err
 }
 

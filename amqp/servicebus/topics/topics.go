@@ -25,7 +25,7 @@ type Entities func(vhost string, p entity.Path) (*entity.Description, bool)
 // Filters are the filters of all topics.
 type Filters struct{ entities Entities }
 
-// New returns filters for topics and subscriptions with these descriptions.
+// New returns filters for topics and subscriptions with these descriptions; nil: there are none.
 func New(entities Entities) *Filters { return &Filters{entities} }
 
 var _ fsm.Filters = (*Filters)(nil)
@@ -157,6 +157,9 @@ type subscription struct {
 func (t *topic) subscriptionOf(queue string) subscription {
 	a := entity.ParseAddress(queue)
 	s := subscription{queue: queue, deadLetters: entity.Address{Path: a.Path, Part: entity.DeadLetters}.Object()}
+	if t.entities == nil {
+		return s
+	}
 	if d, ok := t.entities(t.vhost, a.Path); ok && d.Subscription != nil {
 		s.sessions, s.keepsFailed = d.Subscription.RequiresSession, d.Subscription.DeadLetteringOnFilterEvaluationExceptions
 	}

@@ -131,13 +131,15 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// Only what is sent in another vhost has no description: it is a subscription that keeps nothing that fails.
+// What has no description is a subscription that keeps nothing that fails.
 func TestUnknownSubscription(t *testing.T) {
-	s := New(subscriptions).NewFilterSet("other", "t")
-	s.Add(1, "t/Subscriptions/strict", program(t, sql("fails", "1 / (n - 5) = 1", "")))
-	s.Add(2, "q", program(t, entity.NewRule("all")))
-	if got := text(t, s.Match(bare("", 5), fsm.FilterFacts{})); got != "q" {
-		t.Error(got)
+	for _, f := range []*Filters{New(subscriptions), New(nil)} {
+		s := f.NewFilterSet("other", "t")
+		s.Add(1, "t/Subscriptions/strict", program(t, sql("fails", "1 / (n - 5) = 1", "")))
+		s.Add(2, "q", program(t, entity.NewRule("all")))
+		if got := text(t, s.Match(bare("", 5), fsm.FilterFacts{})); got != "q" {
+			t.Error(got)
+		}
 	}
 }
 
