@@ -154,10 +154,8 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 	}
 	again.opened(node.Management().Resources, s)
 	bus := newBusServer(s, node, logger, records)
-	var preparing sync.WaitGroup
-	defer preparing.Wait()
-	serving, endServing := context.WithCancel(context.Background())
-	defer endServing()
+	preparing := newBeside()
+	defer preparing.end()
 	node.SampleTraffic()
 	node.GovernProcessors()
 	watchKeys(security, node)
@@ -167,18 +165,11 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 		return errors.Join(err, node.Close())
 	}
 	server, err := amqp.New(amqpConfig(s, node, counts, logger, records))
-	if err != nil {
+	if err = errors.Join(err, speakBus(node, s, sockets.busClients)); err != nil {
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
 	}
 	node.Metrics().SetTraffic(func() metrics.Traffic { return counts.with(server, sockets.limits) })
 	serveAt(sockets.bus, bus.Serve, failed)
-	protocol := busProtocol(s, node)
-	if err := protocol.Validate(); err != nil {
-		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
-	}
-	for i := range sockets.busClients {
-		sockets.busClients[i].only = []amqp.Protocol{protocol}
-	}
 	clients := newClientListeners(server, append(sockets.clients, sockets.busClients...), failed)
 	node.SetClients(clients)
 	manager := supervise(logger, node.Management().Node)
@@ -192,7 +183,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 	err = joinAndWait(join, logger, stop, failed, func() {
 		clients.serveFirst()
 		if len(sockets.bus)+len(sockets.busClients) > 0 {
-			preparing.Go(func() { prepareBus(serving, s, definitionsOf(node), entities, logger) })
+			preparing.tasks.Go(func() { prepareBus(preparing.ctx, s, definitionsOf(node), entities, logger) })
 		}
 		logger.Info("node serves clients", "amqp", addresses(sockets.clients))
 		manager.ready()

@@ -176,12 +176,16 @@ func (d definitions) Rule(vhost, scope, name string) (*sas.Rule, bool) {
 // busSkew is how long after its end a token is good.
 const busSkew = 5 * time.Second
 
-// busProtocol is what programs of Azure Service Bus speak.
-func busProtocol(s *settings, node *cluster.Node) amqp.Protocol {
-	return v10.Protocol{
+// speakBus has what programs of Azure Service Bus speak spoken at these sockets.
+func speakBus(node *cluster.Node, s *settings, at []socket) error {
+	protocol := v10.Protocol{
 		Ready: node.KeepsBare, Node: s.nodeName, SessionMax: busSessions, LinkMax: s.linkMax, DefaultVHost: s.namespace(),
 		Dialect: &servicebus.Dialect{Directory: definitionsOf(node), VHost: s.namespace(), Namespaces: s.bus.namespaces, Skew: busSkew},
 	}
+	for i := range at {
+		at[i].only = []amqp.Protocol{protocol}
+	}
+	return protocol.Validate()
 }
 
 // busSessions is how many sessions a connection may have: a program opens two for each receiver and keeps them.
@@ -247,6 +251,23 @@ func (s *settings) readBusFile() (*manage.File, error) {
 		return nil, fmt.Errorf("%s: %w", s.bus.file, err)
 	}
 	return f, nil
+}
+
+// beside is what a node does beside serving, until it ends.
+type beside struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+}
+
+func newBeside() *beside {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &beside{ctx: ctx, cancel: cancel}
+}
+
+func (b *beside) end() {
+	b.cancel()
+	b.tasks.Wait()
 }
 
 // prepareBus makes the rule of each namespace that has none, and writes the keys where only the node's user reads
