@@ -357,8 +357,10 @@ func (s *settings) validate() error {
 	if err := s.checkLinks(); err != nil {
 		return err
 	}
-	if len(s.amqps)+len(s.bus.amqps) > 0 && (s.tls.cert == "" || s.tls.key == "") {
-		return errors.New("a listener over TLS needs ssl_options.certfile and ssl_options.keyfile")
+	for key, listeners := range map[string]int{"listeners.ssl.default": len(s.amqps), "servicebus.listeners.ssl.default": len(s.bus.amqps)} {
+		if listeners > 0 && (s.tls.cert == "" || s.tls.key == "") {
+			return fmt.Errorf("setting %s needs ssl_options.certfile and ssl_options.keyfile", key)
+		}
 	}
 	if s.tls.verify == "verify_peer" && s.tls.roots == "" {
 		return errors.New("setting ssl_options.verify needs ssl_options.cacertfile")
