@@ -74,13 +74,19 @@ func (c *call) subscribed(list ...*shown) {
 	}
 }
 
-func (c *call) get(p entity.Path) (int, error) {
+// existing is load for an entity that is to be there.
+func (c *call) existing(p entity.Path) (*shown, error) {
 	s, err := c.load(p)
-	switch {
-	case err != nil:
+	if err == nil && s == nil {
+		err = c.missing(p)
+	}
+	return s, err
+}
+
+func (c *call) get(p entity.Path) (int, error) {
+	s, err := c.existing(p)
+	if err != nil {
 		return 0, err
-	case s == nil:
-		return 0, c.missing(p)
 	}
 	return c.answerEntity(http.StatusOK, s), nil
 }
@@ -285,12 +291,10 @@ func (c *call) change(p entity.Path, commands []*logpb.CatalogCommand, update bo
 		return 0, err
 	}
 	c.view = c.Broker.View(c.r.Context())
-	s, err := c.load(p)
+	s, err := c.existing(p) // it may have been deleted since
 	switch {
 	case err != nil:
 		return 0, err
-	case s == nil:
-		return 0, c.missing(p) // it has been deleted since
 	case update:
 		return c.answerEntity(http.StatusOK, s), nil
 	}
@@ -304,12 +308,9 @@ func (c *call) propose(what string, commands []*logpb.CatalogCommand) error {
 }
 
 func (c *call) delete(p entity.Path) (int, error) {
-	s, err := c.load(p)
-	switch {
-	case err != nil:
+	s, err := c.existing(p)
+	if err != nil {
 		return 0, err
-	case s == nil:
-		return 0, c.missing(p)
 	}
 	if err := c.propose("delete "+p.String(), []*logpb.CatalogCommand{Deletion(c.vhost, s.Description)}); err != nil {
 		return 0, err
