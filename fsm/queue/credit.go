@@ -88,6 +88,7 @@ func (m *Machine) answerCredit(s *session, cmd *logpb.Credit, r *fsm.Result) {
 			c.choice.drain = 0
 			c.link.drain()
 			m.consumers.refresh(c)
+			m.consumers.passOver() // NextDue is exact for those that still have credit
 		}
 	}
 	r.Count, r.Next = m.messages.readyCount(), c.next
