@@ -78,7 +78,7 @@ func TestLoads(t *testing.T) {
 		if used == 0 {
 			t.Error("the servers used no processor time")
 		}
-		if n := len(b.results); n != 20 {
+		if n := len(b.results); n != 21 {
 			t.Errorf("%d results", n)
 		}
 	})
