@@ -145,19 +145,25 @@ func TestWakeWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	c, v, all := mustOpenValved(t, func(c *HostConfig) { c.Progress = patience }) // it does not give up
 	g := all[1]
-	term := all[0].Term() + 1
-	vote := election.Item{Kind: election.ItemVote, Group: 1, Term: term, Position: all[0].asleep.Load().at.Position}
-	for _, r := range all {
-		await(t, "it votes", func() bool {
-			if r.believe(r.Term(), ""); r.Term() == term {
-				return true
+	await(t, "it leads", func() bool { // others may stand for election meanwhile
+		for _, r := range all {
+			r.believe(r.Term(), "")
+		}
+		at := g.asleep.Load()
+		if at == nil {
+			return false
+		}
+		vote := election.Item{Kind: election.ItemVote, Group: 1, Position: at.at.Position}
+		for _, r := range all {
+			vote.Term = max(vote.Term, r.Term()+1)
+		}
+		for _, r := range all {
+			if !r.votes(t, g.node.config.Node, vote) {
+				return false
 			}
-			return r.votes(t, g.node.config.Node, vote)
-		})
-	}
-	if !g.Won(term) {
-		t.Fatal("it does not lead")
-	}
+		}
+		return g.Won(vote.Term)
+	})
 	v.Set(g.node.config.Node, true)
 	mustSubmit(t, g, enqueues(2, -1, "b"))
 	awake := make(chan bool)
