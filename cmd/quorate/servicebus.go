@@ -148,8 +148,13 @@ func (d definitions) Counts(ctx context.Context, vhost string, queues []string) 
 	if len(ids) == 0 { // which would be all of them
 		return counts
 	}
+	now := d.Now()
 	for id, s := range d.backend.Queues.Stats(ctx, ids...) {
-		counts[names[id]] = manage.Counts{Active: s.Ready + s.Unacknowledged + s.Deferred, Scheduled: s.Scheduled, Bytes: s.Bytes}
+		c := manage.Counts{Active: s.Ready + s.Unacknowledged + s.Deferred, Scheduled: s.Scheduled, Bytes: s.Bytes, Forwarding: s.Forwarding, Accessed: now}
+		if idle, err := time.Parse(time.RFC3339, s.IdleSince); err == nil { // else it is in use
+			c.Accessed = idle
+		}
+		counts[names[id]] = c
 	}
 	return counts
 }

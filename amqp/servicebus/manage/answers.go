@@ -14,16 +14,19 @@ import (
 // Counts are those of one queue.
 type Counts struct {
 	Active, Scheduled, Bytes uint64
+	Forwarding               uint64    // on their way to where the queue forwards to
 	Accessed                 time.Time // zero: not known
 }
 
 // shown is an entity with what is shown beside its description.
 type shown struct {
 	*entity.Description
-	created, updated  time.Time
-	own, dead         Counts
-	keys              []*logpb.AccessKey
-	subscriptionCount int
+	created, updated time.Time
+	own, dead        Counts
+	keys             []*logpb.AccessKey
+
+	// Of a topic: its subscriptions, and their rules by filter.
+	subscriptions, expressions, correlations int
 }
 
 // elements are the names of the properties of each kind, in the order of the service's schema. Names without a
@@ -41,7 +44,7 @@ var elements = map[string][]string{
 		"EnableBatchedOperations", "SizeInBytes", "FilteringMessagesBeforePublishing", "IsAnonymousAccessible", "AuthorizationRules",
 		"Status", "UserMetadata", "CreatedAt", "UpdatedAt", "AccessedAt", "SupportOrdering", "CountDetails", "SubscriptionCount",
 		"AutoDeleteOnIdle", "EnablePartitioning", "EntityAvailabilityStatus", "EnableSubscriptionPartitioning", "EnableExpress",
-		"MaxMessageSizeInKilobytes",
+		"MaxMessageSizeInKilobytes", "SqlFilterCount", "CorrelationFilterCount",
 	},
 	"Subscription": {
 		"LockDuration", "RequiresSession", "DefaultMessageTimeToLive", "DeadLetteringOnMessageExpiration",
@@ -79,7 +82,11 @@ func (d *document) special(s *shown, name string) {
 	case "MessageCount":
 		number(s.own.Active + s.own.Scheduled + s.dead.Active)
 	case "SubscriptionCount":
-		number(uint64(s.subscriptionCount))
+		number(uint64(s.subscriptions))
+	case "SqlFilterCount":
+		number(uint64(s.expressions))
+	case "CorrelationFilterCount":
+		number(uint64(s.correlations))
 	case "IsAnonymousAccessible", "EnableSubscriptionPartitioning":
 		d.leaf(name, "false")
 	case "EntityAvailabilityStatus":
@@ -89,12 +96,12 @@ func (d *document) special(s *shown, name string) {
 	case "UpdatedAt":
 		d.leaf(name, timeText(s.updated))
 	case "AccessedAt":
-		d.leaf(name, timeText(later(s.own.Accessed, s.created)))
+		d.leaf(name, timeText(later(s.own.Accessed, s.updated)))
 	case "AuthorizationRules":
 		d.rules(s)
 	case "CountDetails":
 		d.in(`CountDetails xmlns:d2p1="`+countSpace+`"`, func() {
-			for i, n := range []uint64{s.own.Active, s.dead.Active, s.own.Scheduled, 0, 0} {
+			for i, n := range []uint64{s.own.Active, s.dead.Active, s.own.Scheduled, s.own.Forwarding, 0} {
 				d.leaf([...]string{"d2p1:ActiveMessageCount", "d2p1:DeadLetterMessageCount", "d2p1:ScheduledMessageCount", "d2p1:TransferMessageCount", "d2p1:TransferDeadLetterMessageCount"}[i], strconv.FormatUint(n, 10))
 			}
 		})

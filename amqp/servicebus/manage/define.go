@@ -19,20 +19,11 @@ type Definer struct {
 // Create returns the commands that create an entity together with its parts. rule is
 // the first one of a subscription, nil: it has none; else it is nil.
 func (x Definer) Create(d *entity.Description, rule *entity.Rule) ([]*logpb.CatalogCommand, error) {
-	if err := check(d, x.Limits); err != nil {
-		return nil, err
-	}
-	to, err := x.destinations(d)
-	if err != nil {
-		return nil, err
-	}
-	text, err := d.Encode()
+	to, describe, err := x.describe(d, false)
 	if err != nil {
 		return nil, err
 	}
 	name := entity.Address{Path: d.Path}.Object()
-	description := &logpb.Describe{Vhost: x.VHost, Name: name, Exchange: d.Topic != nil, Key: d.Path.Key(), Text: text}
-	describe := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Describe{Describe: description}}
 	if d.Topic != nil {
 		exchange := &logpb.DeclareExchange{Vhost: x.VHost, Name: name, Type: filterExchange, Durable: true, Internal: true, Arguments: d.ExchangeArguments()}
 		return []*logpb.CatalogCommand{
@@ -66,6 +57,23 @@ func (x Definer) Create(d *entity.Description, rule *entity.Rule) ([]*logpb.Cata
 	return commands, nil
 }
 
+// describe checks what an entity is to be, finds its destinations, and returns the command that keeps its description.
+func (x Definer) describe(d *entity.Description, changes bool) (to entity.Destinations, describe *logpb.CatalogCommand, err error) {
+	if err = check(d, x.Limits); err != nil {
+		return to, nil, err
+	}
+	if to, err = x.destinations(d); err != nil {
+		return to, nil, err
+	}
+	text, err := d.Encode()
+	if err != nil {
+		return to, nil, err
+	}
+	return to, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Describe{Describe: &logpb.Describe{
+		Vhost: x.VHost, Name: entity.Address{Path: d.Path}.Object(), Exchange: d.Topic != nil, Key: d.Path.Key(), Text: text, Changes: changes,
+	}}}, nil
+}
+
 // queue declares a queue as a part of something; empty: of nothing.
 func (x Definer) queue(name string, arguments *fsm.Table, partOf string, ofExchange bool) *logpb.CatalogCommand {
 	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{
@@ -75,24 +83,15 @@ func (x Definer) queue(name string, arguments *fsm.Table, partOf string, ofExcha
 
 // Change returns the commands that make of an entity what d says.
 func (x Definer) Change(d, was *entity.Description) ([]*logpb.CatalogCommand, error) {
-	if err := check(d, x.Limits); err != nil {
-		return nil, err
-	}
 	if err := checkChange(d, was); err != nil {
 		return nil, err
 	}
-	to, err := x.destinations(d)
-	if err != nil {
-		return nil, err
-	}
-	text, err := d.Encode()
+	to, describe, err := x.describe(d, true)
 	if err != nil {
 		return nil, err
 	}
 	name := entity.Address{Path: d.Path}.Object()
-	commands := []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_Describe{Describe: &logpb.Describe{
-		Vhost: x.VHost, Name: name, Exchange: d.Topic != nil, Key: d.Path.Key(), Text: text, Changes: true,
-	}}}}
+	commands := []*logpb.CatalogCommand{describe}
 	if d.Topic != nil {
 		return append(commands, x.arguments(name, true, d.ExchangeArguments()), x.arguments(d.Path.Store(), false, d.StoreArguments())), nil
 	}

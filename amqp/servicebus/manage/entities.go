@@ -61,16 +61,27 @@ func (c *call) count(list ...*shown) {
 	}
 }
 
-// subscribed counts the subscriptions of topics.
+// subscribed counts the subscriptions of topics, and their filters.
 func (c *call) subscribed(list ...*shown) {
-	of := map[string]int{}
-	for _, row := range c.view.Descriptions(c.vhost) {
-		if p := entity.ParseAddress(row.GetKey()).Path; p.Subscription != "" {
-			of[p.Name]++
-		}
-	}
+	of := map[string]*shown{}
 	for _, s := range list {
-		s.subscriptionCount = of[s.Path.Key()]
+		of[s.Path.Key()] = s
+	}
+	for _, row := range c.view.Descriptions(c.vhost) {
+		p := entity.ParseAddress(row.GetKey()).Path
+		s := of[p.Name]
+		if p.Subscription == "" || s == nil {
+			continue
+		}
+		s.subscriptions++
+		for _, b := range c.view.Rules(c.vhost, row.GetName()) {
+			switch r, ok := ruleOf(b); {
+			case ok && r.Correlation != nil:
+				s.correlations++
+			case ok: // true and false are expressions, too
+				s.expressions++
+			}
+		}
 	}
 }
 
@@ -114,7 +125,11 @@ func (d *document) entity(s *shown, base string, root bool) {
 // page is the part of a list that a request asks for.
 type page struct{ skip, top int }
 
-const defaultTop = 100
+// Sizes of pages. Clients take a page that is shorter than what they have asked for to be the last one.
+const (
+	defaultTop = 100
+	maxTop     = 1000
+)
 
 func (c *call) page() (p page, err error) {
 	p.top = defaultTop
@@ -125,7 +140,9 @@ func (c *call) page() (p page, err error) {
 			}
 		}
 	}
-	p.top = min(max(p.top, 1), defaultTop)
+	if p.top < 1 || p.top > maxTop {
+		return p, refuse(http.StatusBadRequest, 40000, "$top is from 1 to %d.", maxTop)
+	}
 	return p, nil
 }
 
@@ -182,14 +199,17 @@ func (c *call) list(kind, topic string) (int, error) {
 	return http.StatusOK, nil
 }
 
+// unknownTime stands for when a namespace was made, which nobody keeps: the same at all nodes, at all times.
+var unknownTime = time.Unix(0, 0)
+
 // namespace answers with what the vhost is called.
 func (c *call) namespace() (int, error) {
-	d, now := &document{}, c.Broker.Now()
-	d.entry(c.base, "$namespaceinfo", c.vhost, now, true, func() {
+	d := &document{}
+	d.entry(c.base, "$namespaceinfo", c.vhost, unknownTime, true, func() {
 		d.in(`NamespaceInfo xmlns="`+connectSpace+`" xmlns:i="`+instanceSpace+`"`, func() {
-			d.leaf("CreatedTime", timeText(now))
+			d.leaf("CreatedTime", timeText(unknownTime))
 			d.leaf("MessagingSKU", "Standard")
-			d.leaf("ModifiedTime", timeText(now))
+			d.leaf("ModifiedTime", timeText(unknownTime))
 			d.leaf("Name", c.vhost)
 			d.leaf("NamespaceType", "Messaging")
 		})
@@ -227,8 +247,11 @@ func (c *call) put(p entity.Path) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	update := c.r.Header.Get("If-Match") != ""
+	match := c.r.Header.Get("If-Match")
+	update := match != ""
 	switch {
+	case update && match != "*":
+		return 0, refuse(http.StatusPreconditionFailed, 41200, "Entities have no ETag: If-Match is * or missing.")
 	case update && had == nil:
 		return 0, c.missing(p)
 	case !update && had != nil:
@@ -238,6 +261,9 @@ func (c *call) put(p entity.Path) (int, error) {
 	}
 	d, err := newDescription(p, e)
 	if err != nil {
+		return 0, err
+	}
+	if err := c.mayForward(d); err != nil {
 		return 0, err
 	}
 	if s := d.Store(); s != nil && s.EnablePartitioning && !update {
@@ -406,8 +432,11 @@ func (c *call) putRule(of entity.Path, name string) (int, error) {
 		return 0, err
 	}
 	s, had, was, err := c.findRule(of, name)
-	update := c.r.Header.Get("If-Match") != ""
+	match := c.r.Header.Get("If-Match")
+	update := match != ""
 	switch {
+	case update && match != "*":
+		return 0, refuse(http.StatusPreconditionFailed, 41200, "Entities have no ETag: If-Match is * or missing.")
 	case err != nil:
 		return 0, err
 	case update && had == nil:

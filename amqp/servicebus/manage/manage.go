@@ -85,6 +85,7 @@ type call struct {
 	path  string // without slashes at its ends
 	view  View
 	rule  *sas.Rule
+	wide  bool // the rule is the namespace's
 }
 
 // ServeHTTP implements http.Handler.
@@ -132,6 +133,7 @@ func (c *call) health() {
 // operation is one of the things that can be asked for.
 type operation struct {
 	name    string
+	of      entity.Path // whose rules allow it, beside the namespace's
 	changes bool
 	claim   string // that a refusal names
 	do      func(*call) (status int, err error)
@@ -151,10 +153,11 @@ func (c *call) operation() (operation, error) {
 		return operation{name: "GetNamespace", claim: "EntityRead", do: (*call).namespace}, nil
 	}
 	if topic, ok := cutEnd(c.path, "/subscriptions"); ok && get {
-		return operation{name: "EnumerateSubscriptions", claim: "EntityRead", do: func(c *call) (int, error) { return c.list("Subscription", topic) }}, nil
+		return operation{name: "EnumerateSubscriptions", of: entity.Path{Name: topic}, claim: "EntityRead", do: func(c *call) (int, error) { return c.list("Subscription", topic) }}, nil
 	}
-	if of, ok := cutEnd(c.path, "/rules"); ok && get {
-		return operation{name: "EnumerateRules", claim: "EntityRead", do: func(c *call) (int, error) { return c.listRules(entity.ParseAddress(of).Path) }}, nil
+	if path, ok := cutEnd(c.path, "/rules"); ok && get {
+		of := entity.ParseAddress(path).Path
+		return operation{name: "EnumerateRules", of: of, claim: "EntityRead", do: func(c *call) (int, error) { return c.listRules(of) }}, nil
 	}
 	if of, name, ok := cutRule(c.path); ok {
 		return c.ruleOperation(entity.ParseAddress(of).Path, name)
@@ -166,11 +169,11 @@ func (c *call) operation() (operation, error) {
 	}
 	switch c.r.Method {
 	case http.MethodGet:
-		return operation{name: "Get" + kind, claim: "EntityRead", do: func(c *call) (int, error) { return c.get(p) }}, nil
+		return operation{name: "Get" + kind, of: p, claim: "EntityRead", do: func(c *call) (int, error) { return c.get(p) }}, nil
 	case http.MethodPut:
-		return operation{name: "CreateOrUpdate" + kind, changes: true, claim: "EntityWrite", do: func(c *call) (int, error) { return c.put(p) }}, nil
+		return operation{name: "CreateOrUpdate" + kind, of: p, changes: true, claim: "EntityWrite", do: func(c *call) (int, error) { return c.put(p) }}, nil
 	case http.MethodDelete:
-		return operation{name: "Delete" + kind, changes: true, claim: "EntityDelete", do: func(c *call) (int, error) { return c.delete(p) }}, nil
+		return operation{name: "Delete" + kind, of: p, changes: true, claim: "EntityDelete", do: func(c *call) (int, error) { return c.delete(p) }}, nil
 	}
 	return operation{name: "Unknown"}, refuse(http.StatusMethodNotAllowed, 0, "The method %.20s is not known.", c.r.Method)
 }
@@ -178,11 +181,11 @@ func (c *call) operation() (operation, error) {
 func (c *call) ruleOperation(of entity.Path, name string) (operation, error) {
 	switch c.r.Method {
 	case http.MethodGet:
-		return operation{name: "GetRule", claim: "EntityRead", do: func(c *call) (int, error) { return c.getRule(of, name) }}, nil
+		return operation{name: "GetRule", of: of, claim: "EntityRead", do: func(c *call) (int, error) { return c.getRule(of, name) }}, nil
 	case http.MethodPut:
-		return operation{name: "CreateOrUpdateRule", changes: true, claim: "EntityWrite", do: func(c *call) (int, error) { return c.putRule(of, name) }}, nil
+		return operation{name: "CreateOrUpdateRule", of: of, changes: true, claim: "EntityWrite", do: func(c *call) (int, error) { return c.putRule(of, name) }}, nil
 	case http.MethodDelete:
-		return operation{name: "DeleteRule", changes: true, claim: "EntityDelete", do: func(c *call) (int, error) { return c.deleteRule(of, name) }}, nil
+		return operation{name: "DeleteRule", of: of, changes: true, claim: "EntityDelete", do: func(c *call) (int, error) { return c.deleteRule(of, name) }}, nil
 	}
 	return operation{name: "Unknown"}, refuse(http.StatusMethodNotAllowed, 0, "The method %.20s is not known.", c.r.Method)
 }
@@ -205,37 +208,64 @@ func cutRule(path string) (of, name string, ok bool) {
 	return of, path[i+1:], ok && entity.ParseAddress(of).Subscription != ""
 }
 
-// authorize checks the token of a request. It takes as long whether or not there is a rule of the name.
-func (c *call) authorize(o operation) error {
-	denied := refuse(http.StatusUnauthorized, 40103, "Invalid authorization token signature")
-	header := c.r.Header.Get("Authorization")
-	if header == "" {
-		return refuse(http.StatusUnauthorized, 40102, "MissingToken: the request has no Authorization header")
-	}
-	token, err := sas.Parse(header)
-	if err != nil {
-		return refuse(http.StatusUnauthorized, 40102, "InvalidToken: %s", err)
-	}
+// authorize checks the token of a request.
+func (c *call) authorize(o operation) (err error) {
 	c.view = c.Broker.View(c.r.Context())
-	scope := entity.Key(entity.ParseAddress(c.path).Name)
-	own := find(c.view, c.vhost, scope, token.RuleName)
-	all := find(c.view, c.vhost, "", token.RuleName)
-	ownErr, allErr := token.Verify(own, c.Broker.Now(), c.Skew), token.Verify(all, c.Broker.Now(), c.Skew)
-	switch {
-	case allErr == nil:
-		c.rule = all
-	case ownErr == nil:
-		c.rule = own
-	default:
-		return denied
-	}
-	if len(c.Hosts) > 0 && !slices.Contains(c.Hosts, sas.Host(token.Resource)) || !token.Covers(c.base+"/"+c.path) {
-		return denied
+	if c.rule, c.wide, err = c.verify(c.r.Header.Get("Authorization"), o.of, c.path); err != nil {
+		return err
 	}
 	if c.rule.Rights.Allows(sas.Manage) {
 		return nil
 	}
 	return c.lacks(o)
+}
+
+// verify finds the rule by which a token is good for a path: one of the namespace, which is wide, or of a queue or topic.
+// It takes as long whether or not there is a rule of the name.
+func (c *call) verify(header string, of entity.Path, path string) (rule *sas.Rule, wide bool, err error) {
+	denied := refuse(http.StatusUnauthorized, 40103, "Invalid authorization token signature")
+	if header == "" {
+		return nil, false, refuse(http.StatusUnauthorized, 40102, "MissingToken: the request has no Authorization header")
+	}
+	token, err := sas.Parse(header)
+	if err != nil {
+		return nil, false, refuse(http.StatusUnauthorized, 40102, "InvalidToken: %s", err)
+	}
+	own := find(c.view, c.vhost, entity.Key(of.Name), token.RuleName)
+	all := find(c.view, c.vhost, "", token.RuleName)
+	ownErr, allErr := token.Verify(own, c.Broker.Now(), c.Skew), token.Verify(all, c.Broker.Now(), c.Skew)
+	switch {
+	case len(c.Hosts) > 0 && !slices.Contains(c.Hosts, sas.Host(token.Resource)) || !token.Covers(c.base+"/"+path):
+		return nil, false, denied
+	case allErr == nil:
+		return all, true, nil
+	case ownErr == nil && of.Name != "":
+		return own, false, nil
+	}
+	return nil, false, denied
+}
+
+// mayForward checks that who may change an entity may manage those that it forwards to: by a rule of the namespace, or by a
+// token for each.
+func (c *call) mayForward(d *entity.Description) error {
+	y := d.Delivery()
+	if y == nil || c.wide {
+		return nil
+	}
+	for _, x := range [...]struct{ field, to, header string }{
+		{"ForwardTo", y.ForwardTo, "ServiceBusSupplementaryAuthorization"},
+		{"ForwardDeadLetteredMessagesTo", y.ForwardDeadLetteredMessagesTo, "ServiceBusDlqSupplementaryAuthorization"},
+	} {
+		if x.to == "" {
+			continue
+		}
+		to := entity.ForwardPath(x.to)
+		rule, _, err := c.verify(c.r.Header.Get(x.header), to, to.String())
+		if err != nil || !rule.Rights.Allows(sas.Manage) {
+			return refuse(http.StatusUnauthorized, 40100, "%s needs the claim Manage for '%s', in the header %s.", x.field, to, x.header)
+		}
+	}
+	return nil
 }
 
 func find(v View, vhost, scope, name string) *sas.Rule {
@@ -247,7 +277,7 @@ func find(v View, vhost, scope, name string) *sas.Rule {
 
 // lacks is what somebody is told whose rule does not allow to manage. What is not there may be known.
 func (c *call) lacks(o operation) error {
-	p := entity.ParseAddress(c.path).Path
+	p := o.of
 	switch {
 	case p.Subscription != "" || strings.Contains(o.name, "Subscription") || strings.Contains(o.name, "Rule"):
 		return refuse(http.StatusUnauthorized, 0, "401 SubCode=40100: Unauthorized : Unauthorized access for '%s' operation on endpoint '%s'.", o.name, c.base+"/"+c.path)
