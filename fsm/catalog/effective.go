@@ -173,8 +173,7 @@ func (e effective) setForward(c *logpb.QueueConfig) {
 	c.Forward, c.ForwardExchange = true, exchange
 	c.ForwardRoutingKey, c.HasForwardRoutingKey = text(e.value("forward-to-routing-key"))
 	c.ForwardCopies = lookup(e.arguments, "x-forward-copies").GetInt() != 0
-	refused, _ := text(lookup(e.arguments, "x-forward-refused"))
-	c.ForwardRefusedDies = refused == refusals[1]
+	c.ForwardRefusedDies = e.choice("forward-refused", refusals) == 1
 }
 
 // choice returns the position of a key's value among values; -1: none given. An
