@@ -26,6 +26,9 @@ type FilterFacts struct {
 	Sequence   uint64 // its number in its queue
 	EnqueuedAt Time
 	ExpireAt   Time // 0: never
+	// Described returns what is said of a queue of the vhost, empty: nothing; nil: nothing
+	// is said of any.
+	Described func(queue string) []byte
 }
 
 // FilterCopy is a copy of a message for a queue, which need not be there.

@@ -48,7 +48,8 @@ func (t *filterTable) match(v *catalog.View, x *catalog.Exchange, l *fsm.DeadLet
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.follow(x)
-	for _, c := range s.set.Match(p, fsm.FilterFacts{Sequence: l.Sequence, EnqueuedAt: l.DiedAt, ExpireAt: l.ExpireAt}) {
+	described := func(queue string) []byte { return v.QueueDescription(x.VHost, queue).GetText() }
+	for _, c := range s.set.Match(p, fsm.FilterFacts{Sequence: l.Sequence, EnqueuedAt: l.DiedAt, ExpireAt: l.ExpireAt, Described: described}) {
 		if q, ok := v.Queue(x.VHost, c.Queue); ok && q.StoreOf == "" && len(c.Edit) <= fsm.MaxFilterEdit {
 			copies = append(copies, letterCopy{q, c.Edit, c.TTL})
 		}

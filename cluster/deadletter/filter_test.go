@@ -113,6 +113,7 @@ func TestCopies(t *testing.T) {
 	b := newTopic(t, f)
 	b.bind("one", "x,,y", false)
 	b.bind("two", "z", false)
+	b.w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Describe{Describe: &logpb.Describe{Vhost: "/", Name: "one", Key: "key", Text: []byte("said")}}})
 	b.publish(t, "m1", nil)
 	b.run()
 	for len(b.source.Waiting()) > 0 {
@@ -129,6 +130,9 @@ func TestCopies(t *testing.T) {
 	}
 	if len(f.facts) != 1 || f.facts[0].Sequence != 1 || f.facts[0].ExpireAt != 0 || f.facts[0].EnqueuedAt == 0 {
 		t.Errorf("%+v", f.facts)
+	}
+	if one, two := f.facts[0].Described("one"), f.facts[0].Described("two"); string(one) != "said" || two != nil {
+		t.Errorf("of one is said %q, of two %q", one, two)
 	}
 }
 

@@ -324,7 +324,7 @@ func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *
 		Listener: peers, Versions: s.test.versions(),
 		Dial: finder.Dial, Resolve: finder.Addresses,
 		Clock: wall,
-		Exit:  os.Exit, Logger: logger, Properties: v091.Properties{Properties: message.Properties{ContinueHistory: s.deadLetters == "3"}}, Fields: message.Fields, Filters: topics.New(nil),
+		Exit:  os.Exit, Logger: logger, Properties: v091.Properties{Properties: message.Properties{ContinueHistory: s.deadLetters == "3"}}, Fields: message.Fields, Filters: topics.Filters{},
 		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds()), DisconnectedTimeout: fsm.Millis(s.disconnectedTimeout.Milliseconds()), TimeoutAction: catalog.TimeoutAction(s.timeoutAction)},
 		DefaultVHost: s.vhost, DefaultQueueType: s.queueType, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers, Logins: s.logins, Seeds: s.seed.seeds(),
 		MemTableBytes: int64(s.walSize), RetainedBytes: int64(s.retained), Heartbeat: s.raftHeartbeat, IdleAfter: s.idleAfter, KeepAwake: s.keepAwake, LeaderlessGrace: s.leaderlessGrace, GroupSize: s.groupSize,

@@ -222,6 +222,14 @@ func (vs *vhosts) Described(vhost, key string) (*logpb.Describe, bool) {
 	return nil, false
 }
 
+// QueueDescription is what is said of a queue; nil: nothing. The row is shared.
+func (vs *vhosts) QueueDescription(vhost, queue string) *logpb.Describe {
+	if vh := vs.vhost(vhost); vh != nil {
+		return vh.descriptions.of(endpoint{queue, false})
+	}
+	return nil
+}
+
 // Descriptions lists what is said of the objects of a vhost, by key.
 func (vs *vhosts) Descriptions(vhost string) []*logpb.Describe {
 	if vh := vs.vhost(vhost); vh != nil {

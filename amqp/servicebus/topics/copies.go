@@ -41,7 +41,7 @@ func converted(p fsm.Payload) (h fsm.BareHeader, bare []byte, annotations wire.M
 
 // Edited returns the copy of a message that an edit makes, with the number of the message at its topic. A message that
 // cannot be read stays as it is.
-func (f *Filters) Edited(p fsm.Payload, encoded []byte, sequence uint64) fsm.Payload {
+func (Filters) Edited(p fsm.Payload, encoded []byte, sequence uint64) fsm.Payload {
 	e, err := edit.Parse(encoded)
 	if err != nil {
 		return p

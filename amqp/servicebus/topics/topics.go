@@ -19,32 +19,25 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// Entities finds the description of an entity, which is not changed any more.
-type Entities func(vhost string, p entity.Path) (*entity.Description, bool)
-
 // Filters are the filters of all topics.
-type Filters struct{ entities Entities }
+type Filters struct{}
 
-// New returns filters for topics and subscriptions with these descriptions; nil: there are none.
-func New(entities Entities) *Filters { return &Filters{entities} }
-
-var _ fsm.Filters = (*Filters)(nil)
+var _ fsm.Filters = Filters{}
 
 // NewFilterSet returns an empty set of rules for a topic.
-func (f *Filters) NewFilterSet(vhost, _ string) fsm.FilterSet {
-	return &topic{entities: f.entities, vhost: vhost, rules: rules.NewSet[uint64](), queues: map[uint64]string{}}
+func (Filters) NewFilterSet(_, _ string) fsm.FilterSet {
+	return &topic{rules: rules.NewSet[uint64](), queues: map[uint64]string{}, known: map[string]*subscription{}}
 }
 
 // topic has the rules of the subscriptions of a topic.
 //
 // Invariant: queues has the binding of each rule in rules.
 type topic struct {
-	entities Entities
-	vhost    string
-	rules    *rules.Set[uint64] // by binding
-	queues   map[uint64]string  // of subscriptions
-	message  rules.Message
-	found    []match
+	rules   *rules.Set[uint64] // by binding
+	queues  map[uint64]string  // of subscriptions
+	known   map[string]*subscription
+	message rules.Message
+	found   []match
 }
 
 // match is a rule that matches a message, or cannot be evaluated for it.
@@ -71,6 +64,7 @@ func (t *topic) Add(id uint64, queue string, program []byte) {
 // Remove removes the rule of a binding.
 func (t *topic) Remove(id uint64) {
 	t.rules.Remove(id)
+	delete(t.known, t.queues[id]) // it is read again if another rule has it
 	delete(t.queues, id)
 }
 
@@ -94,7 +88,7 @@ func (t *topic) Match(p fsm.Payload, f fsm.FilterFacts) (copies []fsm.FilterCopy
 		if n < 0 {
 			n = len(rest)
 		}
-		copies = t.subscription(copies, rest[:n])
+		copies = t.subscription(copies, rest[:n], f.Described)
 		rest = rest[n:]
 	}
 	clear(t.found)
@@ -103,8 +97,8 @@ func (t *topic) Match(p fsm.Payload, f fsm.FilterFacts) (copies []fsm.FilterCopy
 }
 
 // subscription appends the copies for one subscription.
-func (t *topic) subscription(copies []fsm.FilterCopy, found []match) []fsm.FilterCopy {
-	s := t.subscriptionOf(found[0].queue)
+func (t *topic) subscription(copies []fsm.FilterCopy, found []match, described func(queue string) []byte) []fsm.FilterCopy {
+	s := t.subscriptionOf(found[0].queue, described)
 	var failed error
 	plain := false
 	for _, m := range found {
@@ -149,21 +143,37 @@ const (
 // subscription is what is to be known of one.
 type subscription struct {
 	queue, deadLetters string
-	sessions           bool // it requires them
-	keepsFailed        bool // a message for which a rule fails is a dead letter
+	text               string // its description
+	sessions           bool   // it requires them
+	keepsFailed        bool   // a message for which a rule fails is a dead letter
 }
 
-// subscriptionOf returns the subscription that has a queue. A queue of something else is as a subscription by default.
-func (t *topic) subscriptionOf(queue string) subscription {
-	a := entity.ParseAddress(queue)
-	s := subscription{queue: queue, deadLetters: entity.Address{Path: a.Path, Part: entity.DeadLetters}.Object()}
-	if t.entities == nil {
+// subscriptionOf returns the subscription that has a queue. A queue that is not described as that of one is as if it were
+// that of a subscription by default.
+func (t *topic) subscriptionOf(queue string, described func(queue string) []byte) *subscription {
+	s := t.known[queue]
+	if s == nil {
+		s = &subscription{queue: queue}
+		s.read(nil)
+		t.known[queue] = s
+	}
+	if described == nil {
 		return s
 	}
-	if d, ok := t.entities(t.vhost, a.Path); ok && d.Subscription != nil {
-		s.sessions, s.keepsFailed = d.Subscription.RequiresSession, d.Subscription.DeadLetteringOnFilterEvaluationExceptions
+	if text := described(queue); string(text) != s.text {
+		s.read(text)
 	}
 	return s
+}
+
+// read takes in the description of the subscription.
+func (s *subscription) read(text []byte) {
+	path := entity.ParseAddress(s.queue).Path
+	s.text, s.sessions, s.keepsFailed = string(text), false, false
+	if d, err := entity.Decode(text); err == nil && d.Subscription != nil {
+		path, s.sessions, s.keepsFailed = d.Path, d.Subscription.RequiresSession, d.Subscription.DeadLetteringOnFilterEvaluationExceptions
+	}
+	s.deadLetters = entity.Address{Path: path, Part: entity.DeadLetters}.Object()
 }
 
 // add appends a copy. Its edit is encoded; one that is too large makes a dead letter.

@@ -15,12 +15,17 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// subscriptions are those of the tests: strict keeps what fails, and sessions takes sessions alone.
-func subscriptions(vhost string, p entity.Path) (*entity.Description, bool) {
+// described are the descriptions of the tests: strict keeps what fails, and sessions takes sessions alone.
+func described(queue string) []byte {
+	p := entity.ParseAddress(queue).Path
 	s := entity.NewSubscription()
 	s.DeadLetteringOnFilterEvaluationExceptions = p.Subscription == "strict"
 	s.RequiresSession = p.Subscription == "sessions"
-	return &entity.Description{Path: p, Subscription: s}, vhost == "v"
+	b, err := (&entity.Description{Path: p, Subscription: s}).Encode()
+	if err != nil {
+		panic(err)
+	}
+	return b
 }
 
 func program(t *testing.T, r *entity.Rule) []byte {
@@ -88,7 +93,7 @@ func text(t *testing.T, copies []fsm.FilterCopy) string {
 }
 
 func TestMatch(t *testing.T) {
-	s := New(subscriptions).NewFilterSet("v", "t")
+	s := Filters{}.NewFilterSet("v", "t")
 	const a, strict, sessions = "t/Subscriptions/a", "t/Subscriptions/strict", "t/Subscriptions/sessions"
 	for id, r := range []struct {
 		queue string
@@ -108,7 +113,7 @@ func TestMatch(t *testing.T) {
 	}
 	s.Add(100, a, []byte("no rule"))
 	s.Add(101, a, program(t, sql("wrong", "n =", "")))
-	facts := fsm.FilterFacts{Sequence: 7, EnqueuedAt: 1000, ExpireAt: 2000}
+	facts := fsm.FilterFacts{Sequence: 7, EnqueuedAt: 1000, ExpireAt: 2000, Described: described}
 	for _, c := range []struct {
 		p    fsm.Payload
 		want string
@@ -131,15 +136,26 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// What has no description is a subscription that keeps nothing that fails.
-func TestUnknownSubscription(t *testing.T) {
-	for _, f := range []*Filters{New(subscriptions), New(nil)} {
-		s := f.NewFilterSet("other", "t")
-		s.Add(1, "t/Subscriptions/strict", program(t, sql("fails", "1 / (n - 5) = 1", "")))
-		s.Add(2, "q", program(t, entity.NewRule("all")))
-		if got := text(t, s.Match(bare("", 5), fsm.FilterFacts{})); got != "q" {
+// What has no description is a subscription that keeps nothing that fails. A description holds from when it is there, and
+// says where dead letters go, whatever the queue is called.
+func TestDescriptions(t *testing.T) {
+	s := Filters{}.NewFilterSet("v", "t")
+	s.Add(1, "short~name", program(t, sql("fails", "1 / (n - 5) = 1", "")))
+	s.Add(2, "q", program(t, entity.NewRule("all")))
+	said := map[string][]byte{}
+	facts := fsm.FilterFacts{Described: func(queue string) []byte { return said[queue] }}
+	for _, none := range []fsm.FilterFacts{{}, facts} {
+		if got := text(t, s.Match(bare("", 5), none)); got != "q" {
 			t.Error(got)
 		}
+	}
+	said["short~name"] = described("t/Subscriptions/strict")
+	if got := text(t, s.Match(bare("", 5), facts)); !strings.HasPrefix(got, "q; t/Subscriptions/strict/$deadletterqueue DeadLetterReason=FilterEvaluationException") {
+		t.Error(got)
+	}
+	said["short~name"] = described("t/Subscriptions/a")
+	if got := text(t, s.Match(bare("", 5), facts)); got != "q" {
+		t.Error(got)
 	}
 }
 
@@ -150,7 +166,7 @@ func TestMessageOf091(t *testing.T) {
 		Headers: wire091.AppendFields(nil, wire091.Table{{Name: "n", Value: wire091.Value{Tag: 'l', Int: 5}}, {Name: "x-mine", Value: wire091.Value{Tag: 'S', Str: "kept"}}}),
 	})
 	p := append(fsm.AppendPayloadHead(nil, "x", "k", list), "body"...)
-	f := New(subscriptions)
+	f := Filters{}
 	s := f.NewFilterSet("v", "t")
 	s.Add(1, "q", program(t, sql("r", "n = 5 AND sys.MessageId = 'id'", "SET n = 6")))
 	copies := s.Match(p, fsm.FilterFacts{})
@@ -169,7 +185,7 @@ func TestEdited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := New(subscriptions)
+	f := Filters{}
 	once := f.Edited(bare("s", 5), b, 7)
 	checkCopy(t, once, 900, []string{"n", "new"})
 	checkCopy(t, f.Edited(bare("s", 5), nil, 7), 900, []string{"n"})
