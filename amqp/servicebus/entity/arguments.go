@@ -83,11 +83,16 @@ func (t *table) delivery(d *Delivery, deadLetters string) {
 	}
 }
 
-// forward sends everything to a queue.
-func (t *table) forward(to string) {
-	if to != "" {
-		t.text("x-forward-to-exchange", "")
-		t.text("x-forward-to-routing-key", to)
+// forward sends everything to a queue. dies: what that does not take is a dead letter; else
+// it waits.
+func (t *table) forward(to string, dies bool) {
+	if to == "" {
+		return
+	}
+	t.text("x-forward-to-exchange", "")
+	t.text("x-forward-to-routing-key", to)
+	if dies {
+		t.text("x-forward-refused", "dead-letter")
 	}
 }
 
@@ -103,17 +108,17 @@ func (d *Description) Arguments(to Destinations) *fsm.Table {
 		t.store(s)
 	}
 	t.delivery(d.Delivery(), Address{d.Path, DeadLetters}.Object())
-	t.forward(to.Messages)
+	t.forward(to.Messages, true)
 	return &fsm.Table{Fields: t.fields}
 }
 
 // DeadLetterArguments are those of the queue of the dead letters of a queue or
-// subscription. Nothing expires, dies or fails there.
+// subscription. Nothing expires, dies or fails there, so what is forwarded waits.
 func (d *Description) DeadLetterArguments(to Destinations) *fsm.Table {
 	t := base()
 	t.number("x-lock-duration", d.Delivery().LockDuration.Milliseconds())
 	t.number("x-delivery-limit", -1)
-	t.forward(to.DeadLetters)
+	t.forward(to.DeadLetters, false)
 	return &fsm.Table{Fields: t.fields}
 }
 
@@ -124,6 +129,7 @@ func (d *Description) StoreArguments() *fsm.Table {
 	t.time("x-message-ttl", d.Topic.DefaultMessageTimeToLive)
 	t.store(&d.Topic.Store)
 	t.text("x-forward-to-exchange", Address{Path: d.Path}.Object())
+	t.flag("x-forward-copies", true)
 	return &fsm.Table{Fields: t.fields}
 }
 

@@ -176,14 +176,14 @@ func TestArguments(t *testing.T) {
 		t.Error(sessions)
 	}
 	q.RequiresSession = false
-	if on := strings.Join(arguments(d, Destinations{Messages: "B"}), " "); !strings.Contains(on, "x-forward-to-exchange= x-forward-to-routing-key=B") || strings.Contains(on, "idle") {
+	if on := strings.Join(arguments(d, Destinations{Messages: "B"}), " "); !strings.Contains(on, "x-forward-to-exchange= x-forward-to-routing-key=B x-forward-refused=dead-letter") || strings.Contains(on, "idle") {
 		t.Error(on)
 	}
 	if got := d.DeadLetterArguments(Destinations{DeadLetters: "C"}); len(got.GetFields()) != 5 || string(got.GetFields()[4].GetValue().GetStr()) != "C" {
 		t.Error(got)
 	}
 	top := &Description{Path: Path{Name: "T"}, Topic: NewTopic()}
-	if got := top.StoreArguments().GetFields(); string(got[len(got)-1].GetValue().GetStr()) != "T" {
+	if got := top.StoreArguments().GetFields(); string(got[len(got)-2].GetValue().GetStr()) != "T" || got[len(got)-1].GetName() != "x-forward-copies" || got[len(got)-1].GetValue().GetInt() != 1 {
 		t.Error(got)
 	}
 }
