@@ -218,7 +218,7 @@ func (p *fileParser) rule(n node) *entity.Rule {
 	if action := p.object(of.key("Action"), "SqlExpression"); action.value != nil {
 		r.Action = &entity.Expression{Text: action.key("SqlExpression").word()}
 	}
-	if err := r.Check(); err != nil {
+	if err := checkRule(r); err != nil {
 		p.fail(n, "%s", err)
 	}
 	return r

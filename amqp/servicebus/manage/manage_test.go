@@ -277,7 +277,10 @@ func TestRuleDocuments(t *testing.T) {
 		d.rule(r, now)
 		contains(t, d.String(), inner, "<Name>r</Name>")
 	}
-	for _, inner := range []string{`<Filter i:type="OtherFilter"/>`, `<Filter i:type="TrueFilter"/><Action i:type="Other"/>`, `<Filter i:type="SqlFilter"/>`} {
+	for _, inner := range []string{`<Filter i:type="OtherFilter"/>`, `<Filter i:type="TrueFilter"/><Action i:type="Other"/>`, `<Filter i:type="SqlFilter"/>`,
+		`<Filter i:type="SqlFilter"><SqlExpression>a = </SqlExpression></Filter>`, `<Filter i:type="SqlFilter"><SqlExpression>sys.Nothing = 1</SqlExpression></Filter>`,
+		`<Filter i:type="TrueFilter"/><Action i:type="SqlRuleAction"><SqlExpression>SET sys.SequenceNumber = 1</SqlExpression></Action>`,
+	} {
 		e, _ := parse(strings.NewReader(entry("Rule", inner)))
 		if _, err := readRule("r", e.child("content").children[0]); err == nil {
 			t.Error(inner)

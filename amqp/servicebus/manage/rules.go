@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/amqp/servicebus/topics"
 )
 
 // readRule reads a rule called name from its element.
@@ -30,7 +31,16 @@ func readRule(name string, e *element) (*entity.Rule, error) {
 	default:
 		return nil, &entity.Invalid{Field: "Action", Text: "actions of the type " + kind + " are not known"}
 	}
-	return r, r.Check()
+	return r, checkRule(r)
+}
+
+// checkRule refuses what no rule can be, and expressions that cannot be read.
+func checkRule(r *entity.Rule) error {
+	err := r.Check()
+	if err == nil {
+		_, err = topics.Compile(r)
+	}
+	return err
 }
 
 func readExpression(e *element) *entity.Expression {
