@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +27,40 @@ type directory struct {
 	entities map[string]*entity.Description
 	rules    map[string]*sas.Rule // by scope, a colon and name
 	now      time.Time            // zero: the machine's
+	filters  []*entity.Rule       // of all subscriptions
+}
+
+var created = time.UnixMilli(1_700_000_000_000)
+
+func (d *directory) Rules(string, entity.Path) ([]*entity.Rule, time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.filters), created
+}
+
+func (d *directory) named(name string) int {
+	return slices.IndexFunc(d.filters, func(r *entity.Rule) bool { return r.Name == name })
+}
+
+func (d *directory) AddRule(_ context.Context, _ string, _ entity.Path, r *entity.Rule) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.named(r.Name) >= 0 {
+		return false, nil
+	}
+	d.filters = append(d.filters, r)
+	return true, nil
+}
+
+func (d *directory) RemoveRule(_ context.Context, _ string, _ entity.Path, name string) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := d.named(name)
+	if i < 0 {
+		return false, nil
+	}
+	d.filters = slices.Delete(d.filters, i, i+1)
+	return true, nil
 }
 
 func (d *directory) Entity(_ string, p entity.Path) (*entity.Description, bool) {

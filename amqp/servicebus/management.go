@@ -36,6 +36,9 @@ var operations = map[string]operation{
 	"set-session-state":          {sas.Listen, (*request).setState},
 	"get-session-state":          {sas.Listen, (*request).getState},
 	"get-message-sessions":       {sas.Listen, (*request).listSessions},
+	"add-rule":                   {sas.Manage, (*request).addRule},
+	"remove-rule":                {sas.Manage, (*request).removeRule},
+	"enumerate-rules":            {sas.Manage, (*request).listRules},
 }
 
 // Bounds of requests.
@@ -78,7 +81,10 @@ func (r *request) timeout() time.Duration {
 
 // failed is Explain for what requests can fail with besides.
 func (s *side) failed(err error) *wire.Error {
+	invalid := new(entity.Invalid)
 	switch {
+	case errors.As(err, &invalid):
+		return s.refuse(conditionArgument, "%s", invalid)
 	case errors.Is(err, errSessionLost):
 		return s.refuse(conditionSessionLost, textSessionLost)
 	case errors.Is(err, fsm.ErrNotHeld):

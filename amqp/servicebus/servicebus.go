@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/amqp/v10/wire"
 )
 
-// Directory is what is known of namespaces, which are vhosts. It answers from what the node knows, does not block, and any
-// goroutine may ask.
+// Directory is what is known of namespaces, which are vhosts. Any goroutine may ask. What reads answers from what the node
+// knows, and does not block.
 type Directory interface {
 	// Entity finds an entity by its path, whatever the case of that. Nobody changes it.
 	Entity(vhost string, p entity.Path) (*entity.Description, bool)
@@ -24,6 +24,12 @@ type Directory interface {
 	Rule(vhost, scope, name string) (*sas.Rule, bool)
 	// Now is the cluster's time.
 	Now() time.Time
+	// Rules lists the rules of a subscription by name, and says when that was created.
+	Rules(vhost string, p entity.Path) (rules []*entity.Rule, created time.Time)
+	// AddRule gives a subscription a rule, and RemoveRule takes one from it. They block until every node knows. done
+	// false: there is one of that name, or none.
+	AddRule(ctx context.Context, vhost string, p entity.Path, r *entity.Rule) (done bool, err error)
+	RemoveRule(ctx context.Context, vhost string, p entity.Path, name string) (done bool, err error)
 }
 
 // Dialect is a v10.Dialect.

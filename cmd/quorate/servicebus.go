@@ -169,7 +169,24 @@ func (d definitions) Entity(vhost string, p entity.Path) (*entity.Description, b
 	return e, err == nil
 }
 
-// Rule finds a rule of a namespace, or of one of its entities.
+// Rules lists the rules of a subscription, and says when that was created.
+func (d definitions) Rules(vhost string, p entity.Path) ([]*entity.Rule, time.Time) {
+	v := d.backend.Catalog.View()
+	row, _ := v.Described(vhost, p.Key())
+	return manage.RulesOf(busView{v}, vhost, p), time.UnixMilli(row.GetCreated())
+}
+
+// AddRule gives a subscription a rule.
+func (d definitions) AddRule(ctx context.Context, vhost string, p entity.Path, r *entity.Rule) (bool, error) {
+	return manage.AddRule(ctx, d, vhost, p, r)
+}
+
+// RemoveRule takes a rule from a subscription.
+func (d definitions) RemoveRule(ctx context.Context, vhost string, p entity.Path, name string) (bool, error) {
+	return manage.RemoveRule(ctx, d, vhost, p, name)
+}
+
+// Rule finds an access rule of a namespace, or of one of its entities.
 func (d definitions) Rule(vhost, scope, name string) (*sas.Rule, bool) {
 	k, ok := d.backend.Catalog.View().AccessKey(vhost, scope, name)
 	if !ok {
