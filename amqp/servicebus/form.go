@@ -58,7 +58,7 @@ func (f *form) appendHead(dst []byte, m *fsm.Message, state int32, locked bool) 
 		own = message.Annotations(m.Payload)
 	}
 	dst = f.appendDelivery(dst, m, own, locked)
-	dst, at, pairs := f.startAnnotations(dst, m, state, locked)
+	dst, at, pairs := f.startAnnotations(dst, m, own, state, locked)
 	for w := own.Walk(); w.NextPair(); {
 		if !isServices(string(w.Key.Bytes())) {
 			dst = append(dst, w.Pair...)
@@ -131,7 +131,7 @@ func deliveryAnnotations(own wire.MapBytes) wire.MapBytes {
 }
 
 // startAnnotations begins the message annotations with those of the service.
-func (f *form) startAnnotations(dst []byte, m *fsm.Message, state int32, locked bool) (_ []byte, at, pairs int) {
+func (f *form) startAnnotations(dst []byte, m *fsm.Message, own wire.MapBytes, state int32, locked bool) (_ []byte, at, pairs int) {
 	dst = wire.StartAnnotations(dst)
 	at, pairs = len(dst), 2
 	dst = wire.StartMap(dst)
@@ -143,6 +143,14 @@ func (f *form) startAnnotations(dst []byte, m *fsm.Message, state int32, locked 
 	}
 	if state != stateActive {
 		dst = wire.AppendInt(wire.AppendSymbol(dst, annotationState), state)
+		pairs++
+	}
+	if first, ok := own.Get(annotationFirst); ok && first.Type == wire.Long { // it came by a topic
+		dst = wire.AppendLong(wire.AppendSymbol(dst, annotationFirst), first.Signed())
+		pairs++
+	}
+	if f.part == entity.Main && len(m.Deaths) > 0 { // it died elsewhere, and was handed on
+		dst = wire.AppendString(wire.AppendSymbol(dst, annotationDeadSource), m.Deaths[0].Queue)
 		pairs++
 	}
 	return dst, at, pairs
@@ -226,6 +234,7 @@ var systemDescriptions = map[string]string{
 	"MaxDeliveryCountExceeded":    "Message could not be consumed after the maximum number of delivery attempts.",
 	"MaxTransferHopCountExceeded": "The message was forwarded too often.",
 	"Session ID is null.":         "Session enabled entity does not allow a message whose session identifier is null.",
+	"TransferRefused":             "The entity to which messages are forwarded did not take the message.",
 }
 
 // systemReason returns why a message is a dead letter, if no receiver has said so; empty: it is none.
@@ -240,6 +249,8 @@ func systemReason(m *fsm.Message) string {
 		return "MaxDeliveryCountExceeded"
 	case logpb.Death_MAXHOPS:
 		return "MaxTransferHopCountExceeded"
+	case logpb.Death_UNROUTABLE:
+		return "TransferRefused"
 	}
 	return ""
 }

@@ -31,7 +31,7 @@ const (
 func isServices(name string) bool {
 	switch name {
 	case annotationEnqueued, annotationSequence, annotationFirst, annotationLocked, annotationState, annotationLockToken,
-		annotationGroup, annotationDelivery:
+		annotationDeadSource, annotationGroup, annotationDelivery:
 		return true
 	}
 	return false
