@@ -222,6 +222,14 @@ func (vs *vhosts) Described(vhost, key string) (*logpb.Describe, bool) {
 	return nil, false
 }
 
+// Parts lists the queues that are parts of an exchange, the oldest first.
+func (vs *vhosts) Parts(x *Exchange) []*Queue {
+	if vh := vs.vhost(x.VHost); vh != nil {
+		return vh.wholes.parts(endpoint{x.Name, true})
+	}
+	return nil
+}
+
 // QueueDescription is what is said of a queue; nil: nothing. The row is shared.
 func (vs *vhosts) QueueDescription(vhost, queue string) *logpb.Describe {
 	if vh := vs.vhost(vhost); vh != nil {

@@ -41,7 +41,7 @@ func (s *clusterSettings) queueSettings(q *Queue, f policyMatch, d Defaults) *lo
 	if s.FSMVersion() < 3 {
 		c.DropExpired = false
 		c.DeliveryLimitSet, c.Unique, c.MaxPrefetch, c.Dispatch = false, false, 0, logpb.QueueConfig_ROUND_ROBIN
-		c.ForwardCopies, c.ForwardRefusedDies = false, false
+		c.ForwardCopies, c.ForwardRefusedDies, c.IdleDeadLetters, c.RefusePublishes = false, false, false, false
 	}
 	return c
 }
@@ -84,6 +84,7 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 		MessageTtlFirst:        e.choice("ttl-precedence", precedences) == 1,
 		AutoDeleteOnIdle:       uint64(e.value("auto-delete-on-idle").GetInt()),
 		IdleCountsRouted:       lookup(q.Arguments, "x-idle-counts-routed").GetInt() != 0,
+		IdleDeadLetters:        lookup(q.Arguments, "x-idle-dead-letters").GetInt() != 0,
 		ExpiresKeepPending:     e.value("expires-keep-pending").GetInt() != 0,
 		DeadLetterMaxPlusOne:   stored(e.value("dead-letter-max-pending")),
 		DeliveryDelay:          uint64(e.value("delivery-delay").GetInt()),
@@ -93,6 +94,7 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 		RetryMax:               uint64(e.value("delayed-retry-max").GetInt()),
 		MaxPriorityPlusOne:     uint32(stored(lookup(q.Arguments, "x-max-priority"))),
 		Paused:                 e.value("pause-consumers").GetInt() != 0,
+		RefusePublishes:        e.value("refuse-publishes").GetInt() != 0,
 		Revision:               f.revision,
 	}
 	if c.Classic = q.Classic; c.Classic && c.MaxPriorityPlusOne == 0 {

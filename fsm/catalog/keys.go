@@ -140,6 +140,7 @@ var keys = []key{
 	{name: "expires-keep-pending", value: yesOrNo, declared: compared, what: "a valid expires-keep-pending value", argue: weakWins},
 	{name: "auto-delete-on-idle", value: whole(0, MaxTTL), declared: compared, what: "a valid idle time", merge: smallerOrNever, argue: smallerOrNever}, // and at least the cluster's minimum, see checkIdle
 	{name: "idle-counts-routed", value: yesOrNo, declared: compared},
+	{name: "idle-dead-letters", value: yesOrNo, declared: compared, since: filters},
 	{name: "hold", value: yesOrNo, declared: compared},
 	{name: "delivery-delay", value: whole(0, MaxTTL), declared: compared, what: "a valid delivery delay", argue: weakWins},
 	{name: "delivery-time-header", value: aHeader, declared: compared, what: "a valid name of a header", argue: weakWins, since: headerTimes},
@@ -186,6 +187,7 @@ var keys = []key{
 	{name: "forward-to-routing-key", value: anyText, declared: compared, what: "a valid routing key", argue: weakWins},
 	{name: "forward-copies", value: yesOrNo, declared: compared, since: filters},
 	{name: "forward-refused", value: among("invalid_forward_refused", refusals...), declared: compared, what: "a valid forward-refused value", argue: weakWins, since: filters},
+	{name: "refuse-publishes", value: yesOrNo, declared: compared, what: "a valid refuse-publishes value", merge: strongWins, argue: weakWins, since: filters},
 	{name: "audit-max", value: whole(0, maxAudit), declared: compared, what: "a valid number of remembered ends", merge: smaller, argue: smaller},
 	{name: "pause-consumers", value: yesOrNo, what: "a valid pause-consumers value", merge: strongWins, since: pausing},
 	{name: "target-group-size", value: whole(1, math.MaxInt64), what: "a valid target group size", merge: larger},

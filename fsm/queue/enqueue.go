@@ -59,6 +59,7 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 // Which way a message goes:
 //
 //	no group, but one is required         refused
+//	the queue takes none                  refused
 //	due later, or a delayed exchange      enqueueLater: Scheduled
 //	TTL passed on its way                 dies, as if it had been ready
 //	queue full, nobody has credit         refused, without a record
@@ -73,7 +74,7 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 // Ensures: OK means that the message was taken in, even if it has died already;
 // Rejected that it is in no place.
 func (m *Machine) takeIn(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Code {
-	if cmd.GroupId == "" && m.settings.GroupRequired && m.settings.grouped() {
+	if cmd.GroupId == "" && m.settings.GroupRequired && m.settings.grouped() || m.settings.RefusePublishes {
 		return m.reject(eff)
 	}
 	due := m.dueAt(cmd.DueAt, cmd.DelayPlusOne, m.settings.DeliveryDelay)

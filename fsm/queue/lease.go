@@ -130,7 +130,7 @@ func (l *lease) awaited() fsm.Time {
 
 // idleEnd is the first instant at which an idle queue ends; 0: never.
 func (l *lease) idleEnd() fsm.Time {
-	if l.settings.idle == 0 || l.consumers.inUse() || l.settings.DeadLetter || l.settings.forwards() || l.expectant() {
+	if l.settings.idle == 0 || l.consumers.inUse() || l.settings.DeadLetter && !l.settings.IdleDeadLetters || l.settings.forwards() || l.expectant() {
 		return 0
 	}
 	return l.active.Add(l.settings.idle).Add(1)

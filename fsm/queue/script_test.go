@@ -409,7 +409,7 @@ func (a arguments) config() *logpb.QueueConfig {
 		MessageTtlFirst: a.has("message-ttl-first"), AutoDeleteOnIdle: a.number("idle", 0),
 		DeadlineOrder: a.has("by-deadline"), DedupWindow: a.number("dedup", 0),
 		IdleCountsRouted: a.has("idle-counts-routed"), ExpiresKeepPending: a.has("keep-pending"), DeliveryDelay: a.number("delay", 0),
-		DeadLetterMaxPlusOne: a.stored("max-pending"), Forward: a.has("forward"), ForwardCopies: a.has("copies"), ForwardRefusedDies: a.has("refused-dies"),
+		DeadLetterMaxPlusOne: a.stored("max-pending"), Forward: a.has("forward"), ForwardCopies: a.has("copies"), ForwardRefusedDies: a.has("refused-dies"), IdleDeadLetters: a.has("idle-dead-letters"), RefusePublishes: a.has("refuse"),
 		Lock: a.number("lock", 0), MaxLock: a.number("max-lock", 0), CountLockExpiry: a.has("count-locks"),
 		SingleActive: a.has("single"), RetryMin: a.number("retry-min", 0), RetryMax: a.number("retry-max", 0),
 		DelayedStore: a.has("store"), Classic: a.has("classic"), Paused: a.has("paused"), DeadLetterOnDelete: a.has("will"), DropExpired: a.has("drop-expired"),

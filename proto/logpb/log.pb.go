@@ -3405,8 +3405,12 @@ type QueueConfig struct {
 	ForwardCopies bool `protobuf:"varint,135,opt,name=forward_copies,json=forwardCopies" json:"forward_copies,omitempty"`
 	// What its queue does not take dies, and does not wait.
 	ForwardRefusedDies bool `protobuf:"varint,136,opt,name=forward_refused_dies,json=forwardRefusedDies" json:"forward_refused_dies,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Dead-lettering does not keep the queue from being idle (x-idle-dead-letters).
+	IdleDeadLetters bool `protobuf:"varint,137,opt,name=idle_dead_letters,json=idleDeadLetters" json:"idle_dead_letters,omitempty"`
+	// No message is taken in.
+	RefusePublishes bool `protobuf:"varint,138,opt,name=refuse_publishes,json=refusePublishes" json:"refuse_publishes,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *QueueConfig) Reset() {
@@ -3848,6 +3852,20 @@ func (x *QueueConfig) GetForwardCopies() bool {
 func (x *QueueConfig) GetForwardRefusedDies() bool {
 	if x != nil {
 		return x.ForwardRefusedDies
+	}
+	return false
+}
+
+func (x *QueueConfig) GetIdleDeadLetters() bool {
+	if x != nil {
+		return x.IdleDeadLetters
+	}
+	return false
+}
+
+func (x *QueueConfig) GetRefusePublishes() bool {
+	if x != nil {
+		return x.RefusePublishes
 	}
 	return false
 }
@@ -5272,7 +5290,7 @@ const file_log_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\x93\x17\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xec\x17\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -5338,7 +5356,9 @@ const file_log_proto_rawDesc = "" +
 	"\x0freturn_in_order\x18x \x01(\bR\rreturnInOrder\x12\"\n" +
 	"\fdrop_expired\x18\x82\x01 \x01(\bR\vdropExpired\x12&\n" +
 	"\x0eforward_copies\x18\x87\x01 \x01(\bR\rforwardCopies\x121\n" +
-	"\x14forward_refused_dies\x18\x88\x01 \x01(\bR\x12forwardRefusedDies\"L\n" +
+	"\x14forward_refused_dies\x18\x88\x01 \x01(\bR\x12forwardRefusedDies\x12+\n" +
+	"\x11idle_dead_letters\x18\x89\x01 \x01(\bR\x0fidleDeadLetters\x12*\n" +
+	"\x10refuse_publishes\x18\x8a\x01 \x01(\bR\x0frefusePublishes\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
 	"\fAT_MOST_ONCE\x10\x01\x12\x11\n" +

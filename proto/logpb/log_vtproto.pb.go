@@ -2283,6 +2283,30 @@ func (m *QueueConfig) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.RefusePublishes {
+		i--
+		if m.RefusePublishes {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x8
+		i--
+		dAtA[i] = 0xd0
+	}
+	if m.IdleDeadLetters {
+		i--
+		if m.IdleDeadLetters {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x8
+		i--
+		dAtA[i] = 0xc8
+	}
 	if m.ForwardRefusedDies {
 		i--
 		if m.ForwardRefusedDies {
@@ -5085,6 +5109,12 @@ func (m *QueueConfig) SizeVT() (n int) {
 		n += 3
 	}
 	if m.ForwardRefusedDies {
+		n += 3
+	}
+	if m.IdleDeadLetters {
+		n += 3
+	}
+	if m.RefusePublishes {
 		n += 3
 	}
 	n += len(m.unknownFields)
@@ -12817,6 +12847,46 @@ func (m *QueueConfig) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.ForwardRefusedDies = bool(v != 0)
+		case 137:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field IdleDeadLetters", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.IdleDeadLetters = bool(v != 0)
+		case 138:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field RefusePublishes", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.RefusePublishes = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
