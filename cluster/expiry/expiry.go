@@ -8,6 +8,7 @@ package expiry
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -81,7 +82,8 @@ func (e *Exchanges) check(ctx context.Context) {
 type candidate struct {
 	*catalog.Exchange
 	active fsm.Time
-	queues []fsm.QueueID // whose use is use of it
+	queues []fsm.QueueID            // whose use is use of it
+	waits  map[fsm.QueueID]struct{} // those of them whose scheduled messages are going to use it
 }
 
 // expireUnused deletes the exchanges that have been unused, and notes the use of
@@ -113,17 +115,25 @@ func (e *Exchanges) expireUnused(ctx context.Context) {
 	}
 }
 
-// findQueues lists the queues that are bound to the exchange, and the one that
-// keeps what it delays.
+// findQueues lists the queues that are bound to the exchange, those that are parts of it, and
+// the one that keeps what it delays.
 func (i *candidate) findQueues(v *catalog.View) {
+	i.waits = map[fsm.QueueID]struct{}{}
 	for _, b := range v.BindingsFrom(i.VHost, i.Name) {
 		if q, ok := v.Queue(i.VHost, b.Destination); ok && !b.ToExchange {
 			i.queues = append(i.queues, q.ID)
 		}
 	}
+	keeps := v.Parts(i.Exchange)
 	if i.Store != nil {
-		i.queues = append(i.queues, i.Store.ID)
+		keeps = append(keeps, i.Store)
 	}
+	for _, q := range keeps {
+		i.queues = append(i.queues, q.ID)
+		i.waits[q.ID] = struct{}{}
+	}
+	slices.Sort(i.queues)
+	i.queues = slices.Compact(i.queues)
 }
 
 // lastUse is when the exchange was last in use, as the leaders of its queues
@@ -132,10 +142,11 @@ func (i *candidate) lastUse(activity map[fsm.QueueID]*peerpb.QueueStats, now fsm
 	last = i.active
 	for _, id := range i.queues {
 		f, ok := activity[id]
+		_, waits := i.waits[id]
 		switch {
 		case !ok:
 			return 0, false
-		case f.InUse || i.Store != nil && id == i.Store.ID && f.MessagesScheduled > 0:
+		case f.InUse || waits && f.MessagesScheduled > 0:
 			last = now
 		default:
 			last = max(last, min(fsm.Time(f.LastActive), now))

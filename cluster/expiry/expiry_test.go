@@ -32,7 +32,7 @@ func newWorld(t *testing.T) (*world, *Exchanges) {
 	w := &world{t: t, leader: "n1", now: 1_000_000}
 	table := &fsm.Table{Fields: []*logpb.Field{{Name: "x-auto-delete-on-idle", Value: &logpb.Value{Tag: 'l', Int: idle}}}}
 	for _, c := range []*logpb.CatalogCommand{
-		{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: "n1", Incarnation: []byte("n1")}}},
+		{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: "n1", Incarnation: []byte("n1"), OldestVersion: 1, NewestVersion: 3}}},
 		{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "/"}}},
 		{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: &logpb.DeclareExchange{Vhost: "/", Name: "x", Type: "direct", Durable: true, Arguments: table}}},
 		{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{Vhost: "/", Name: "q", Durable: true, Members: []uint32{1}}}},
@@ -96,4 +96,23 @@ func TestOnlyTheLeader(t *testing.T) {
 	w.leader = "n1"
 	w.check(e, long, true, "begins to lead again")
 	w.check(e, long, false, "has led for long")
+}
+
+// TestPartsWait: what is scheduled in a part of an exchange is going to use it.
+func TestPartsWait(t *testing.T) {
+	w, e := newWorld(t)
+	for _, c := range []*logpb.CatalogCommand{
+		{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: catalog.FSMVersion, Value: 3}}},
+		{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{Vhost: "/", Name: "store", Durable: true, Members: []uint32{1}, PartOf: "x", PartOfExchange: true}}},
+		{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}},
+	} {
+		if r, err := w.Note(t.Context(), c); err != nil || catalog.Refused(r[0]) != nil {
+			t.Fatalf("%v: %v, %v", c, catalog.Refused(r[0]), err)
+		}
+	}
+	w.activity = &peerpb.QueueStats{MessagesScheduled: 1}
+	w.check(e, 0, true, "begins to lead")
+	w.check(e, long, true, "a message is scheduled")
+	w.activity = &peerpb.QueueStats{}
+	w.check(e, long, false, "there is none any more")
 }
