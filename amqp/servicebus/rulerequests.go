@@ -64,7 +64,7 @@ func (r *request) removeRule(ctx context.Context) error {
 	}
 	done, err := r.side.dialect.Directory.RemoveRule(ctx, r.side.client.VHost, r.entity.Path, name)
 	if err == nil && !done {
-		err = r.side.refuse(wire.ConditionNotFound, "The rule '%s' of '%s' could not be found.", name, r.entity.Path)
+		err = r.side.refuse(wire.ConditionNotFound, textNotFound, r.side.host, r.entity.Path.String()+"/Rules/"+name)
 	}
 	return err
 }

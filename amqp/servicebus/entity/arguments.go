@@ -56,7 +56,11 @@ func base() *table {
 func (t *table) common(c *Common) {
 	t.time("x-message-ttl", c.DefaultMessageTimeToLive)
 	t.time("x-auto-delete-on-idle", c.AutoDeleteOnIdle)
+	t.flag("x-idle-dead-letters", true) // they go with the entity
 }
+
+// sends refuses all that is sent to what has this status, forwarded or not.
+func (t *table) sends(s Status) { t.flag("x-refuse-publishes", !s.Sends()) }
 
 func (t *table) store(s *Store) {
 	t.number("x-max-length-bytes", s.MaxSizeInMegabytes*megabyte)
@@ -106,6 +110,7 @@ func (d *Description) Arguments(to Destinations) *fsm.Table {
 	t.common(&common)
 	if s := d.Store(); s != nil {
 		t.store(s)
+		t.sends(common.Status)
 	}
 	t.delivery(d.Delivery(), Address{d.Path, DeadLetters}.Object())
 	t.forward(to.Messages, true)
@@ -128,6 +133,7 @@ func (d *Description) StoreArguments() *fsm.Table {
 	t := base()
 	t.time("x-message-ttl", d.Topic.DefaultMessageTimeToLive)
 	t.store(&d.Topic.Store)
+	t.sends(d.Topic.Status)
 	t.text("x-forward-to-exchange", Address{Path: d.Path}.Object())
 	t.flag("x-forward-copies", true)
 	return &fsm.Table{Fields: t.fields}

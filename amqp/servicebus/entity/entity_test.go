@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/quorate/quorate/fsm"
 )
 
 func TestDurations(t *testing.T) {
@@ -144,6 +146,13 @@ func arguments(d *Description, to Destinations) (list []string) {
 	return list
 }
 
+func fieldNames(table *fsm.Table) (list []string) {
+	for _, f := range table.GetFields() {
+		list = append(list, f.GetName())
+	}
+	return list
+}
+
 func TestArguments(t *testing.T) {
 	q := NewQueue()
 	d := &Description{Path: Path{Name: "Q"}, Queue: q}
@@ -156,7 +165,7 @@ func TestArguments(t *testing.T) {
 			t.Errorf("%s is not in %s", want, plain)
 		}
 	}
-	for _, none := range []string{"x-message-ttl", "x-auto-delete", "x-dedup", "x-group", "x-forward"} {
+	for _, none := range []string{"x-message-ttl", "x-auto-delete", "x-dedup", "x-group", "x-forward", "x-refuse"} {
 		if strings.Contains(plain, none) {
 			t.Errorf("%s is in %s", none, plain)
 		}
@@ -171,12 +180,22 @@ func TestArguments(t *testing.T) {
 	if strings.Contains(full, "x-dead-letter-expired") {
 		t.Error(full)
 	}
+	for status, refuses := range map[Status]bool{Active: false, ReceiveDisabled: false, SendDisabled: true, Disabled: true} {
+		q.Status = status
+		top := NewTopic()
+		top.Status = status
+		for _, list := range [][]string{arguments(d, Destinations{}), fieldNames((&Description{Topic: top}).StoreArguments())} {
+			if all := strings.Join(list, " "); strings.Contains(all, "x-refuse-publishes") != refuses {
+				t.Errorf("%s: %s", status, all)
+			}
+		}
+	}
 	q.RequiresSession = true
 	if sessions := strings.Join(arguments(d, Destinations{}), " "); !strings.Contains(sessions, "x-message-groups=100ns x-group-required=100ns x-group-expiry=group") {
 		t.Error(sessions)
 	}
 	q.RequiresSession = false
-	if on := strings.Join(arguments(d, Destinations{Messages: "B"}), " "); !strings.Contains(on, "x-forward-to-exchange= x-forward-to-routing-key=B x-forward-refused=dead-letter") || strings.Contains(on, "idle") {
+	if on := strings.Join(arguments(d, Destinations{Messages: "B"}), " "); !strings.Contains(on, "x-forward-to-exchange= x-forward-to-routing-key=B x-forward-refused=dead-letter") || strings.Contains(on, "on-idle") {
 		t.Error(on)
 	}
 	if got := d.DeadLetterArguments(Destinations{DeadLetters: "C"}); len(got.GetFields()) != 5 || string(got.GetFields()[4].GetValue().GetStr()) != "C" {

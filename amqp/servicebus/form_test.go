@@ -1,0 +1,34 @@
+package servicebus
+
+import (
+	"testing"
+
+	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// A message says which number it had at its topic, where it died if it was handed on since, and why (MP, TP-11, FD-3).
+func TestOrigin(t *testing.T) {
+	notes := wire.EndMap(wire.AppendLong(wire.AppendSymbol(wire.StartMap(nil), annotationFirst), 7), 0, 1)
+	head, err := fsm.AppendBareHead(nil, "", "q", fsm.BareHeader{Priority: -1, TTL: -1}, notes, nil)
+	must(t, err)
+	payload := fsm.Payload(wire.AppendData(append(head, wire.Append(nil, &wire.Properties{MessageID: wire.AppendString(nil, "a")})...), []byte("body")))
+	for reason, text := range map[logpb.Death_Reason]string{
+		logpb.Death_REJECTED: "", logpb.Death_EXPIRED: "TTLExpiredException", logpb.Death_MAXHOPS: "MaxTransferHopCountExceeded", logpb.Death_UNROUTABLE: "TransferRefused",
+	} {
+		for part, source := range map[entity.Part]string{entity.Main: "T/Subscriptions/S", entity.DeadLetters: ""} {
+			f := &form{part: part}
+			m := &fsm.Message{Payload: payload, Sequence: 9, Deaths: []*logpb.Death{{Queue: "T/Subscriptions/S", Reason: reason}}}
+			var got wire.Message
+			must(t, got.ParseRequest(f.encode(m, stateActive, false)))
+			first, _ := got.Annotations.Get(annotationFirst)
+			from, has := got.Annotations.Get(annotationDeadSource)
+			why, _ := got.ApplicationProperties.Get(propertyReason)
+			if first.Signed() != 7 || has != (source != "") || has && string(from.Bytes()) != source || text != "" && string(why.Bytes()) != text {
+				t.Errorf("%v in part %d: first %d, from %s, because of %s", reason, part, first.Signed(), from.Bytes(), why.Bytes())
+			}
+		}
+	}
+}
