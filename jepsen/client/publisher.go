@@ -18,16 +18,17 @@ import (
 
 // Message is a message that an application publishes.
 type Message struct {
-	Exchange   string
-	RoutingKey string
-	Queue      string        // where it must finally be consumed
-	TTL        time.Duration // 0: none; below a millisecond: 0 ms
-	Delay      time.Duration // by a delayed exchange; recorded as a TTL
-	Wait       time.Duration // in the queue, before it is ready; recorded apart
-	Group      string        // of messages; "": none
-	Priority   uint8
-	Once       bool // all attempts have one message id, so that a queue can tell repetitions
-	Size       int  // of the body, at least 12
+	Exchange    string
+	RoutingKey  string
+	Queue       string        // where it must finally be consumed
+	TTL         time.Duration // 0: none; below a millisecond: 0 ms
+	Delay       time.Duration // by a delayed exchange; recorded as a TTL
+	Wait        time.Duration // in the queue, before it is ready; recorded apart
+	Group       string        // of messages; "": none
+	Correlation string        // correlation-id of a plain message
+	Priority    uint8
+	Once        bool // all attempts have one message id, so that a queue can tell repetitions
+	Size        int  // of the body, at least 12
 }
 
 // Publisher publishes with confirms and a window of unconfirmed messages. When its
@@ -163,7 +164,7 @@ func (p *Publisher) publish(ctx context.Context, m numbered) {
 	out := amqp.Publishing{DeliveryMode: amqp.Persistent, Priority: m.Priority}
 	if p.Plain {
 		p.body = Brief(p.body, key, m.Size) // the library copies it
-		out.Body = p.body
+		out.Body, out.CorrelationId = p.body, m.Correlation
 	} else {
 		out.Body = Body(key, m.Size)
 		out.MessageId = strconv.FormatUint(key, 10)
