@@ -20,7 +20,7 @@ func (s *side) attachReceiver(a *v10.Attach, d *entity.Description, at entity.Ad
 	case delivery == nil:
 		a.Refuse(s.refuse(wire.ConditionNotAllowed, "Messages cannot be received from a topic: '%s'.", at))
 		return
-	case !d.Common().Status.Receives():
+	case !s.open(d, sas.Listen):
 		a.Refuse(s.disabled(d.Path))
 		return
 	}

@@ -25,6 +25,16 @@ func (r *request) ruleName() (string, error) {
 	return string(v.Bytes()), r.ofRules()
 }
 
+// mayChange refuses a change of the rules of a subscription that is disabled, or whose topic is.
+func (r *request) mayChange() error {
+	for _, p := range []entity.Path{r.entity.Path, {Name: r.entity.Path.Name}} {
+		if d, ok := r.side.entity(p); ok && d.Common().Status == entity.Disabled {
+			return r.side.disabled(p)
+		}
+	}
+	return nil
+}
+
 // mapAt returns a map in the body; nil: there is none.
 func (r *request) mapAt(name string) wire.MapBytes {
 	for w := r.body.Walk(); w.NextPair(); {
@@ -46,6 +56,9 @@ func (r *request) addRule(ctx context.Context) error {
 		return r.malformed("rule-description")
 	}
 	rule, err := topics.ReadRule(name, description)
+	if err == nil {
+		err = r.mayChange()
+	}
 	if err != nil {
 		return err
 	}
@@ -59,6 +72,9 @@ func (r *request) addRule(ctx context.Context) error {
 // removeRule takes a rule from a subscription.
 func (r *request) removeRule(ctx context.Context) error {
 	name, err := r.ruleName()
+	if err == nil {
+		err = r.mayChange()
+	}
 	if err != nil {
 		return err
 	}

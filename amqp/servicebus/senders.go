@@ -46,7 +46,7 @@ func (s *side) attachSender(a *v10.Attach, d *entity.Description, at entity.Addr
 	case d.Subscription != nil:
 		a.Refuse(s.refuse(wire.ConditionNotAllowed, "Messages cannot be sent to a subscription: '%s'.", at))
 		return
-	case !d.Common().Status.Sends():
+	case !s.open(d, sas.Send):
 		a.Refuse(s.disabled(d.Path))
 		return
 	}
@@ -66,6 +66,21 @@ func (s *side) attachSender(a *v10.Attach, d *entity.Description, at entity.Addr
 	to := &sender{side: s, entity: d, queue: queue}
 	to.reader.init(to)
 	a.Take(to, id, answer, senderCredit, func() { s.tokens.depend(a.Link, d.Path, sas.Send, nil) })
+}
+
+// open reports whether the status of an entity allows links with a right. A subscription gives nothing while its topic does
+// not.
+func (s *side) open(d *entity.Description, right sas.Rights) bool {
+	status := d.Common().Status
+	if right == sas.Send {
+		return status.Sends()
+	}
+	if d.Subscription != nil {
+		if topic, ok := s.entity(entity.Path{Name: d.Path.Name}); ok && !topic.Common().Status.Receives() {
+			return false
+		}
+	}
+	return status.Receives()
 }
 
 // disabled is the error for an entity whose status does not allow what is asked for.

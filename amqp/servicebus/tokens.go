@@ -190,7 +190,7 @@ func (t *tokens) lost(n need) *wire.Error {
 	switch d, ok := t.side.entity(n.path); {
 	case !t.allowsLocked(n.path, n.rights):
 		return t.side.unauthorized(n.path, n.rights)
-	case ok && n.rights == sas.Send && !d.Common().Status.Sends(), ok && n.rights == sas.Listen && !d.Common().Status.Receives():
+	case ok && !t.side.open(d, n.rights):
 		return t.side.disabled(n.path)
 	}
 	return nil
