@@ -349,6 +349,48 @@ func TestUnusedSleepsOnWhenItHasVoted(t *testing.T) {
 	}
 }
 
+// Who stands for election while others know a leader stays in its term, and hears of that leader. A member in a later term
+// would not believe it: the leader wakes, and is elected in one that all believe.
+func TestCandidateKeepsItsTerm(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, drowsy)
+	c.mustBear(2, 0, 1)
+	h := c.hosts[2]
+	ask := func(id fsm.GroupID, term uint64) []election.Item {
+		return []election.Item{{Kind: election.ItemVote, Group: id, Term: term, Position: h.Group(id).Record().At().Position}}
+	}
+	for _, id := range []fsm.GroupID{1, 2} {
+		if !h.Bear(bornSpec(id), group.Leader{}) {
+			t.Fatal("it has to be opened")
+		}
+	}
+	h.sleepers.voter.stand(ask(1, 2), &takeover{})
+	await(t, "it hears who leads", func() bool { return h.Group(1).Leader() == trioNames[0] })
+	if term := h.Group(1).Term(); term != 1 {
+		t.Errorf("it is in term %d", term)
+	}
+	if len(h.sleepers.voter.vote(trioNames[2], ask(2, 9))) != 1 {
+		t.Fatal("it has not voted")
+	}
+	c.hosts[0].sleepers.voter.requested(trioNames[2], ask(2, 10))
+	await(t, "all are in a later term", func() bool {
+		leader := ""
+		for _, h := range c.hosts {
+			g := h.Group(2)
+			if leader == "" {
+				leader = g.Leader()
+			}
+			if g.Term() < 9 || leader == "" || g.Leader() != leader {
+				return false
+			}
+		}
+		return true
+	})
+	if c.hosts[0].Group(2).Asleep() {
+		t.Error("its leader has slept on")
+	}
+}
+
 // A member that did not reach the leader when it came to know of groups asks for it, be that the leader of the first term or
 // one that has taken over, and takes nothing from it. Nobody waits for a first member that was restarted.
 func TestMemberAsksWhoLeadsUnborn(t *testing.T) {

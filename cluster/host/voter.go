@@ -126,10 +126,12 @@ func (v *voter) candidate(id fsm.GroupID, r *group.Record, dead string) (chosen 
 	return chosen
 }
 
-// stand asks the other members for their votes while this node's own become durable.
+// stand asks the other members for their votes. This node's own come last, when they are enough with those: where a leader
+// is known to others, the node must not get into a term in which it would not hear of it.
 func (v *voter) stand(items []election.Item, of *takeover) {
 	h := v.host
 	ask := map[string][]byte{}
+	var alone []election.Item
 	v.mu.Lock()
 	for _, it := range items {
 		if p := v.polls[it.Group]; p == nil || p.term != it.Term {
@@ -137,6 +139,9 @@ func (v *voter) stand(items []election.Item, of *takeover) {
 		}
 		v.polls[it.Group].takeover = of
 		if g := h.groups.sleeper(it.Group); g != nil {
+			if len(g.Voters()) == 1 {
+				alone = append(alone, it)
+			}
 			for _, m := range g.Configuration() {
 				if m.Voter && m.Node != h.config.Node && h.node.Alive(m.Node) {
 					ask[m.Node] = election.AppendItem(ask[m.Node], it)
@@ -148,11 +153,11 @@ func (v *voter) stand(items []election.Item, of *takeover) {
 	for node, list := range ask {
 		h.elections.Send(node, list)
 	}
-	v.voted(h.config.Node, v.vote(h.config.Node, items))
+	v.voted(h.config.Node, v.vote(h.config.Node, alone))
 }
 
 // requested gives a candidate the votes of groups that sleep here. Those that do not are elected as others are: the candidate
-// wakes its replica.
+// wakes its replica. A leader whose term is so early that the candidate would not believe its word is woken, and finds out.
 func (v *voter) requested(from string, items []election.Item) {
 	v.host.tasks.Go(func() {
 		var answer []byte
@@ -160,14 +165,21 @@ func (v *voter) requested(from string, items []election.Item) {
 			it.Kind = election.ItemVoted
 			answer = election.AppendItem(answer, it)
 		}
+		var missed []*group.Group
 		for _, it := range items {
-			if g := v.host.groups.sleeper(it.Group); g != nil {
-				answer = v.host.sleepers.appendLed(answer, g)
+			g := v.host.groups.sleeper(it.Group)
+			if g == nil {
+				continue
+			}
+			answer = v.host.sleepers.appendLed(answer, g)
+			if r := g.Record(); r != nil && r.Leads() && it.Term > r.At().Raft+1 {
+				missed = append(missed, g)
 			}
 		}
 		if len(answer) > 0 {
 			v.host.elections.Send(from, answer)
 		}
+		v.host.sleepers.wakeAll(missed, func() bool { return v.host.config.Mesh.Alive(from) })
 	})
 }
 
@@ -198,23 +210,32 @@ func (v *voter) vote(candidate string, items []election.Item) (given []election.
 	return given
 }
 
-// voted takes votes for this node.
+// voted takes votes for this node, which has its own replicas vote where that makes a majority.
 func (v *voter) voted(from string, items []election.Item) {
-	var won []election.Item
+	self := v.host.config.Node
+	var won, own []election.Item
 	v.mu.Lock()
 	for _, it := range items {
 		p, g := v.polls[it.Group], v.host.groups.sleeper(it.Group)
-		if p == nil || p.term != it.Term || g == nil || slices.Contains(p.votes, from) {
+		if p == nil || p.term != it.Term || g == nil {
 			continue
 		}
-		if p.votes = append(p.votes, from); slices.Contains(p.votes, v.host.config.Node) && 2*len(p.votes) > len(g.Voters()) {
+		if !slices.Contains(p.votes, from) {
+			p.votes = append(p.votes, from)
+		}
+		if mine := slices.Contains(p.votes, self); !mine && 2*(len(p.votes)+1) > len(g.Voters()) {
+			own = append(own, it)
+		} else if mine && 2*len(p.votes) > len(g.Voters()) {
 			delete(v.polls, it.Group)
 			won = append(won, it)
 		}
 	}
 	v.mu.Unlock()
-	if len(won) > 0 {
-		v.host.tasks.Go(func() { v.lead(won) })
+	if len(won)+len(own) > 0 {
+		v.host.tasks.Go(func() {
+			v.lead(won)
+			v.voted(self, v.vote(self, own))
+		})
 	}
 }
 
