@@ -1,6 +1,8 @@
 package servicebus
 
 import (
+	"bytes"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,8 @@ import (
 
 	"github.com/quorate/quorate/amqp/servicebus/entity"
 	"github.com/quorate/quorate/amqp/servicebus/sas"
+	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
 )
 
 // Tokens give the rights of their rules on what their audience names (CB-6 to CB-10).
@@ -179,5 +183,39 @@ func TestRefusedMessages(t *testing.T) {
 	}
 	if err == nil || !strings.Contains(err.Error(), "amqp:not-allowed") {
 		t.Error(err)
+	}
+}
+
+// An outcome that is refused is answered: the link goes on, and the message stays locked (ST-6).
+func TestRefusedOutcome(t *testing.T) {
+	s := mustServe(t)
+	session := mustSession(t, s.mustOpen(t))
+	mustInject(t, s.broker, "Q/$deadletterqueue", "a")
+	from, err := session.NewReceiver(t.Context(), "q/$deadletterqueue", &client.ReceiverOptions{SettlementMode: client.ReceiverSettleModeSecond.Ptr()})
+	must(t, err)
+	m, err := from.Receive(t.Context(), nil)
+	must(t, err)
+	var refused *client.Error
+	if err := from.RejectMessage(t.Context(), m, &client.Error{Condition: conditionDeadLetter}); !errors.As(err, &refused) || refused.Condition != "amqp:not-allowed" {
+		t.Errorf("a dead letter of a dead letter: %v", err)
+	}
+	mustInject(t, s.broker, "Q/$deadletterqueue", "b")
+	m, err = from.Receive(t.Context(), nil)
+	must(t, err)
+	if string(m.GetData()) != "b" {
+		t.Errorf("received %s again", m.GetData())
+	}
+	must(t, from.AcceptMessage(t.Context(), m))
+}
+
+// The count of deliveries is told, even if it is 0 (ST-1).
+func TestCountOfDeliveries(t *testing.T) {
+	for _, count := range []uint32{0, 1, 300} {
+		b := new(form).appendHeader(nil, &fsm.Message{Failed: count}, wire.Header{})
+		var m wire.Message
+		must(t, m.ParseRequest(append(b, wire.AppendString(wire.StartValue(nil), "x")...)))
+		if m.Header.DeliveryCount != count || bytes.HasSuffix(b, []byte{0x40}) {
+			t.Errorf("%d: %x", count, b)
+		}
 	}
 }

@@ -80,13 +80,19 @@ func (f *form) appendHead(dst []byte, m *fsm.Message, state int32, locked bool) 
 	return from.AppendBare(dst)
 }
 
-// appendHeader appends the header: the time to live is what was in effect, the count that of deliveries before.
+// appendHeader appends the header: the time to live is what was in effect, the count that of deliveries before. The count is there
+// if it is 0, too, since programs in JavaScript have no default for it.
 func (f *form) appendHeader(dst []byte, m *fsm.Message, h wire.Header) []byte {
-	h.FirstAcquirer, h.DeliveryCount, h.TTL = false, countOf(m, f.part), wire.Optional[uint32]{}
+	count := countOf(m, f.part)
+	h.FirstAcquirer, h.DeliveryCount, h.TTL = false, max(count, 1), wire.Optional[uint32]{}
 	if m.ExpireAt != 0 {
 		h.TTL = wire.Some(uint32(min(max(m.ExpireAt-m.EnqueuedAt, 0), math.MaxUint32)))
 	}
-	return wire.Append(dst, &h)
+	dst = wire.Append(dst, &h)
+	if count == 0 {
+		dst[len(dst)-1] = 0 // it is the last field: a 1 of one octet
+	}
+	return dst
 }
 
 // countOf returns how many deliveries there were before. Among dead letters nothing is counted: they have the count with which they

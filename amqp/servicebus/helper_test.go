@@ -210,6 +210,16 @@ func mustDeclare(t testing.TB, b *amqptest.Broker, queues ...string) {
 	c.Close(t.Context())
 }
 
+// mustInject adds a message to a queue.
+func mustInject(t testing.TB, b *amqptest.Broker, queue, body string) {
+	t.Helper()
+	payload, err := fsm.AppendBareHead(nil, "", queue, fsm.BareHeader{Priority: -1, TTL: -1}, nil, nil)
+	must(t, err)
+	m, err := client.NewMessage([]byte(body)).MarshalBinary()
+	must(t, err)
+	b.Inject(queue, fsm.Message{Payload: append(payload, m...)})
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

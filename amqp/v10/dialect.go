@@ -66,7 +66,7 @@ type Form interface {
 	// Singly reports whether an outcome is told for each delivery on its own, in whatever range it comes.
 	Singly(outcome *wire.State) bool
 	// Settlement returns what an outcome does to deliveries. of is the one that it is for, if it is quiet and is told singly. An
-	// error ends their link.
+	// error is answered, and the deliveries stay locked, if it is quiet and the client waits for an answer; else it ends their link.
 	Settlement(outcome *wire.State, of *Received) (fsm.Settlement, *wire.Error)
 	// Answers returns with what an outcome is answered: if it took effect, and if the queue had taken the delivery back.
 	Answers(outcome *wire.State) (done, lost *wire.State)

@@ -327,6 +327,12 @@ func (s *session) receive(t *wire.Transfer, payload []byte) (next func(), err *w
 		*d = Delivery{Link: l.view, Message: message, ID: in.assembly.id, Format: in.assembly.format, Settled: in.assembly.settled}
 		next, err = in.takes.Take(d)
 	}
+	if err != nil && err.Condition == wire.ConditionMessageSize && !in.assembly.settled {
+		// Programs that attach again on their own wait for the outcome.
+		s.conn.out.push(s.channel, &wire.Disposition{
+			Role: true, First: in.assembly.id, Settled: true, State: wire.State{Kind: wire.StateRejected, Rejected: wire.Rejected{Error: err}},
+		})
+	}
 	if err != nil {
 		s.detach(l, err)
 	}

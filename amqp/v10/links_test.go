@@ -154,6 +154,22 @@ func TestErrorsOfTransfers(t *testing.T) {
 	}
 }
 
+// A message that is too large has an outcome before its link ends.
+func TestOutcomeOfTooLarge(t *testing.T) {
+	s := mustServe(t, func(c *amqp.Config) { c.MaxMessageSize = 1000 })
+	s.mustDeclare("q")
+	r := s.mustOpen()
+	r.mustAttach(aSender("/queues/q"))
+	r.transfer(&wire.Transfer{DeliveryID: wire.Some[uint32](1), More: true}, message("x"))
+	r.transfer(&wire.Transfer{More: true}, make([]byte, 1000))
+	d := expect[*wire.Disposition](r, &wire.Flow{})
+	if !d.Role || d.First != 1 || !d.Settled || d.State.Kind != wire.StateRejected {
+		t.Errorf("%+v", d)
+	}
+	mustCondition(t, d.State.Rejected.Error, wire.ConditionMessageSize, "1000")
+	r.mustDetach(wire.ConditionMessageSize, "1000")
+}
+
 func TestDeliveriesInFrames(t *testing.T) {
 	s := mustServe(t, nil)
 	s.mustDeclare("q")

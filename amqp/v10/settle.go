@@ -48,7 +48,8 @@ func (s *session) settle(d *wire.Disposition) *wire.Error {
 	return nil
 }
 
-// settle ends deliveries of a link, or the link.
+// settle ends deliveries of a link. If that is refused, those of a quiet one stay as they are, and the client is told; else it
+// ends the link.
 func (l *outgoingLink) settle(of []delivery, ids []uint64, d *wire.Disposition) {
 	s := l.session
 	how, err := l.form.Settlement(&d.State, of[0].received)
@@ -58,7 +59,15 @@ func (l *outgoingLink) settle(of []delivery, ids []uint64, d *wire.Disposition) 
 	if err == nil {
 		err = s.settleLink(l, of, ids, d, how)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case l.quiet && !d.Settled:
+		for i := range of {
+			s.conn.out.push(s.channel, &wire.Disposition{
+				First: uint32(of[i].id), Settled: true, State: wire.State{Kind: wire.StateRejected, Rejected: wire.Rejected{Error: err}},
+			})
+		}
+	default:
 		s.broker.Settle(l.consumer, ids, fsm.Requeue)
 		s.detachOutgoing(l, err)
 	}
