@@ -67,6 +67,8 @@ type Node struct {
 	Number  int // from 1
 	AMQP    string
 	HTTP    string
+	Bus     string // AMQP of programs of Azure Service Bus, if Options.Args say so
+	Manage  string // their management
 	PID     int
 	Command string // shell command that runs the node again
 
@@ -297,7 +299,7 @@ func (c *Cluster) read(out io.Reader, lines chan<- string) {
 
 var (
 	commandLine = regexp.MustCompile(`^node (\d+) command: (.+)$`)
-	readyLine   = regexp.MustCompile(`^node (\d+) ready amqp=(\S+) http=(\S+) pid=(\d+)$`)
+	readyLine   = regexp.MustCompile(`^node (\d+) ready amqp=(\S+) http=(\S+)(?: servicebus=(\S+) management=(\S+))? pid=(\d+)$`)
 )
 
 // announced reads dev's output until the cluster is ready.
@@ -318,9 +320,9 @@ func (c *Cluster) announced(ctx context.Context, lines <-chan string, nodes int)
 			commands[m[1]] = m[2]
 		} else if m := readyLine.FindStringSubmatch(line); m != nil {
 			number, _ := strconv.Atoi(m[1])
-			pid, _ := strconv.Atoi(m[4])
+			pid, _ := strconv.Atoi(m[6])
 			c.Nodes = append(c.Nodes, &Node{
-				Number: number, AMQP: m[2], HTTP: m[3], PID: pid, Command: commands[m[1]], dir: c.dir,
+				Number: number, AMQP: m[2], HTTP: m[3], Bus: m[4], Manage: m[5], PID: pid, Command: commands[m[1]], dir: c.dir,
 			})
 		} else if line == "cluster ready" {
 			return c.complete(nodes)

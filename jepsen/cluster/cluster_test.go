@@ -16,7 +16,7 @@ func TestAnnounced(t *testing.T) {
 		`node 1 command: /bin/quorate server --data-dir '/tmp/a b/n1'`,
 		"node 1 ready amqp=127.0.0.1:6000 http=127.0.0.1:16000 pid=41",
 		"node 2 command: /bin/quorate server --node-name n2",
-		"node 2 ready amqp=127.0.0.1:6001 http=127.0.0.1:16001 pid=42",
+		"node 2 ready amqp=127.0.0.1:6101 http=127.0.0.1:16001 servicebus=127.0.0.1:6001 management=127.0.0.1:5629 pid=42",
 		"cluster ready",
 	}
 	cases := []struct {
@@ -45,6 +45,9 @@ func TestAnnounced(t *testing.T) {
 			n := cl.Nodes[0]
 			if n.Number != 1 || n.PID != 41 || n.URI() != "amqp://guest:guest@127.0.0.1:6000/" ||
 				n.Command != `/bin/quorate server --data-dir '/tmp/a b/n1'` || n.HTTP != "127.0.0.1:16000" {
+				t.Errorf("%s: %+v", c.name, n)
+			}
+			if n = cl.Nodes[1]; n.PID != 42 || n.AMQP != "127.0.0.1:6101" || n.Bus != "127.0.0.1:6001" || n.Manage != "127.0.0.1:5629" {
 				t.Errorf("%s: %+v", c.name, n)
 			}
 		} else if err == nil || !strings.Contains(err.Error(), c.want) {
