@@ -178,8 +178,10 @@ func (b *bus) take(t *testing.T, cmd *exec.Cmd, prefix string, s busStep) {
 	if err := cmd.Wait(); err != nil || !slices.Equal(said, []string{"done " + s.name, "ok"}) {
 		t.Errorf("%v: %q\n%s", err, said, complaints.String())
 	}
-	if err := b.restart(); err != nil {
-		t.Fatal(err)
+	if s.kills {
+		if err := b.restart(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
