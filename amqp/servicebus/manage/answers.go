@@ -129,8 +129,6 @@ func (d *document) rules(s *shown) {
 						}
 					}
 				})
-				d.leaf("CreatedTime", timeText(s.created))
-				d.leaf("ModifiedTime", timeText(s.updated))
 				d.leaf("KeyName", k.GetName())
 				d.leaf("PrimaryKey", k.GetPrimary())
 				d.leaf("SecondaryKey", k.GetSecondary())
