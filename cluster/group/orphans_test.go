@@ -25,13 +25,14 @@ func mustOpenValved(t *testing.T, tune ...any) (c *trio, v *peertest.Valve, all 
 }
 
 // believe has a replica that sleeps know another leader, or none.
-func (g *Group) believe(term uint64, leader string) {
+func (g *Group) believe(leader string) {
 	for g.changing.Lock(); !g.Asleep(); g.changing.Lock() { // it may just have been asked again whether it sleeps
 		g.changing.Unlock()
 		runtime.Gosched()
 	}
 	defer g.changing.Unlock()
-	n := g.asleep.Load().in(term, leader)
+	r := g.asleep.Load()
+	n := r.in(r.at.Raft, leader)
 	g.node.sign(n)
 	g.put(n)
 }
@@ -56,7 +57,7 @@ func TestSleepersWithoutLeaderFindOne(t *testing.T) {
 	t.Parallel()
 	c, _, all := mustOpenValved(t)
 	for _, g := range all {
-		g.believe(g.Term(), "")
+		g.believe("")
 	}
 	await(t, "another leads", func() bool { return c.leads(1) })
 	c.mustServe(1, 2)
@@ -103,7 +104,7 @@ func TestWishWakesSleepersThatNobodyLeads(t *testing.T) {
 	t.Parallel()
 	c, _, all := mustOpenValved(t)
 	for k, g := range all {
-		g.believe(g.Term(), all[(k+1)%3].node.config.Node)
+		g.believe(all[(k+1)%3].node.config.Node)
 	}
 	said := time.Time{}
 	await(t, "one leads", func() bool {
@@ -147,7 +148,7 @@ func TestWakeWaitsForNobody(t *testing.T) {
 	g := all[1]
 	await(t, "it leads", func() bool { // others may stand for election meanwhile
 		for _, r := range all {
-			r.believe(r.Term(), "")
+			r.believe("")
 		}
 		at := g.asleep.Load()
 		if at == nil {
