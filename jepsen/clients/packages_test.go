@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,7 +95,7 @@ func lead(ctx context.Context, c *cluster.Cluster, n *cluster.Node, queue string
 	return await.Until(ctx, 50*time.Millisecond, "the leader of "+queue, func() (bool, error) {
 		leader, err := c.Leader(ctx, queue)
 		if err == nil && leader != n {
-			_, _, err = n.Do(ctx, http.MethodPost, "/api/queues/%2F/"+queue+"/actions", map[string]string{"action": "transfer_leadership", "node": n.Name()})
+			_, _, err = n.Do(ctx, http.MethodPost, "/api/queues/%2F/"+url.PathEscape(queue)+"/actions", map[string]string{"action": "transfer_leadership", "node": n.Name()})
 		}
 		return err == nil && leader == n, err
 	})

@@ -271,6 +271,40 @@ const steps = {
     }
   },
 
+  // Changes the rules of a subscription by messages, and receives what they make.
+  async rules(client) {
+    const admin = new ServiceBusAdministrationClient(process.env.MANAGEMENT.split(' ')[0]);
+    const topic = prefix + 'ruled';
+    await admin.createTopic(topic);
+    await admin.createSubscription(topic, 'S');
+    const m = client.createRuleManager(topic, 'S');
+    const list = async () => {
+      const all = [];
+      for await (const r of m.listRules()) all.push(r);
+      return all;
+    };
+    assert.deepStrictEqual((await list()).map((r) => r.name), ['$Default']);
+    await m.createRule('sql', { sqlExpression: 'n = 5' }, { sqlExpression: "SET m = 'it'" });
+    await m.createRule('like', { subject: 'su', applicationProperties: { n: 1, t: 'te', b: true } });
+    await m.deleteRule('$Default');
+    const [like, sql] = await list();
+    assert.deepStrictEqual([like.name, like.filter.subject, like.filter.applicationProperties], ['like', 'su', { n: 1, t: 'te', b: true }]);
+    assert.deepStrictEqual([sql.filter.sqlExpression, sql.action.sqlExpression], ['n = 5', "SET m = 'it'"]);
+    await fails(m.createRule('sql', { sqlExpression: 'n = 6' }), 'MessagingEntityAlreadyExists');
+    await assert.rejects(m.createRule('wrong', { sqlExpression: 'n = = 5' }), /Filter/);
+    await assert.rejects(m.deleteRule('nothing'), /could not be found/);
+    const s = client.createSender(topic);
+    const from = client.createReceiver(topic, 'S', { receiveMode: 'receiveAndDelete' });
+    const send = (id, subject, applicationProperties) => s.sendMessages({ messageId: id, body: 'body of ' + id, subject, applicationProperties });
+    await send('a', 'x', { n: 5 });
+    await send('b', 'x', { n: 4 });
+    await send('c', 'su', { n: 1, t: 'te', b: true });
+    const [a, c] = await receive(from, 'a', 'c');
+    assert.deepStrictEqual(a.applicationProperties, { n: 5, m: 'it', RuleName: 'sql' });
+    assert.deepStrictEqual([String(a.enqueuedSequenceNumber), String(c.enqueuedSequenceNumber)], ['1', '3']);
+    await admin.deleteTopic(topic);
+  },
+
   // Creates entities at one node, and finds them at another.
   async administers() {
     const [a, b] = process.env.MANAGEMENT.split(' ').map((c) => new ServiceBusAdministrationClient(c));

@@ -23,6 +23,8 @@ func main() {
 		"peeks": peeks, "renews": renews, "defers": defers, "schedules": schedules, "later": later, "sessions": sessions, "states": states,
 		"killed-settles": killedSettles, "killed-sessions": killedSessions, "killed-schedules": killedSchedules,
 		"queues": queues, "topics": topics, "subscriptions": subscriptions, "rules": rules, "strangers": strangers,
+		"publishes": publishes, "filters": filters, "lives": lives, "forwards": forwards, "duplicates": duplicates, "statuses": statuses,
+		"killed-publishes": killedPublishes,
 	}
 	for _, name := range os.Args[3:] {
 		r := &run{prefix: os.Args[2]}
