@@ -3,8 +3,6 @@ package servicebus
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -99,13 +97,13 @@ type server struct {
 	directory *directory
 	broker    *amqptest.Broker
 	addr      string
+	dialect   *Dialect
 }
 
 const root, rootKey = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
 
 func mustServe(t testing.TB) *server {
 	t.Helper()
-	amqptest.CheckGoroutines(t)
 	q, s, topic := entity.NewQueue(), entity.NewQueue(), entity.NewTopic()
 	s.RequiresSession = true
 	q.MaxMessageSizeInKilobytes = 1
@@ -127,32 +125,9 @@ func mustServe(t testing.TB) *server {
 	}
 	b := amqptest.NewBroker()
 	mustDeclare(t, b, "Q", "S", "topic/$topic", "topic/Subscriptions/sub", "Q/$deadletterqueue", "topic/Subscriptions/sub/$deadletterqueue")
-	cfg := amqp.Config{Protocols: []amqp.Protocol{v10.Protocol{SessionMax: 5000, Dialect: &Dialect{Directory: d, VHost: "/"}}}, Broker: broker{b}}
-	if testing.Verbose() {
-		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
-	}
-	srv, err := amqp.New(cfg)
-	must(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		must(t, srv.Shutdown(ctx))
-		if err := <-served; err != amqp.ErrServerClosed {
-			t.Errorf("serve: %v", err)
-		}
-		b.AwaitSessions(0)
-		if n := srv.Held(); n != 0 {
-			t.Errorf("%d octets are held for nobody", n)
-		}
-		if n := srv.Panics(); n != 0 {
-			t.Errorf("%d panics", n)
-		}
-	})
-	return &server{srv, d, b, l.Addr().String()}
+	dialect := &Dialect{Directory: d, VHost: "/"}
+	srv, addr := amqptest.Serve(t, amqp.Config{Protocols: []amqp.Protocol{v10.Protocol{SessionMax: 5000, Dialect: dialect}}, Broker: broker{b}}, b)
+	return &server{srv, d, b, addr, dialect}
 }
 
 // broker is one whose sessions are machines that do nothing besides.

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"log/slog"
-	"net"
 	"testing"
 	"time"
 
@@ -31,37 +29,13 @@ type server struct {
 // it has started.
 func mustServe(t testing.TB, change func(*amqp.Config)) *server {
 	t.Helper()
-	amqptest.CheckGoroutines(t)
 	b := amqptest.NewBroker()
 	cfg := amqp.Config{Protocols: []amqp.Protocol{v10.Protocol{}}, Broker: b, Version: "1.2.3"}
-	if testing.Verbose() {
-		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
-	}
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := amqp.New(cfg)
-	must(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		must(t, s.Shutdown(ctx))
-		if err := <-served; err != amqp.ErrServerClosed {
-			t.Errorf("serve: %v", err)
-		}
-		b.AwaitSessions(0)
-		if n := s.Held(); n != 0 {
-			t.Errorf("%d octets are held for nobody", n)
-		}
-		if n := s.Panics(); n != 0 {
-			t.Errorf("%d panics", n)
-		}
-	})
-	return &server{Server: s, t: t, broker: b, addr: l.Addr().String()}
+	s, addr := amqptest.Serve(t, cfg, b)
+	return &server{Server: s, t: t, broker: b, addr: addr}
 }
 
 func must(t testing.TB, err error) {
