@@ -3,7 +3,10 @@ package servicebus
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"maps"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -217,5 +220,27 @@ func TestCountOfDeliveries(t *testing.T) {
 		if m.Header.DeliveryCount != count || bytes.HasSuffix(b, []byte{0x40}) {
 			t.Errorf("%d: %x", count, b)
 		}
+	}
+}
+
+// DS-11: each answer to a request is counted, by the operation's name if that is known.
+func TestRequestsAreCounted(t *testing.T) {
+	var mu sync.Mutex
+	counted := map[string]int{}
+	s := mustServe(t)
+	s.dialect.Count = func(operation string, status int) {
+		mu.Lock()
+		defer mu.Unlock()
+		counted[fmt.Sprint(operation, " ", status)]++
+	}
+	c := s.mustOpen(t)
+	a := mustAsk(t, c, "q/$management")
+	a.ask(map[string]any{"operation": "com.microsoft:peek-message"}, map[string]any{"from-sequence-number": int64(1), "message-count": int32(1)})
+	a.ask(map[string]any{"operation": "com.microsoft:what"}, map[string]any{})
+	mustAsk(t, c, "$cbs").put("amqp://host/", "nothing")
+	mu.Lock()
+	defer mu.Unlock()
+	if want := map[string]int{"put-token 202": 1, "put-token 400": 1, "peek-message 204": 1, "unknown 501": 1}; !maps.Equal(counted, want) {
+		t.Error(counted)
 	}
 }

@@ -2,6 +2,7 @@ package servicebus
 
 import (
 	"bytes"
+	"strings"
 	"sync"
 
 	"github.com/quorate/quorate/amqp/servicebus/entity"
@@ -143,8 +144,20 @@ func (l *requestLink) Take(d *v10.Delivery) (next func(), err *wire.Error) {
 	d.Accept()
 	return func() {
 		l.perform(r)
+		r.count()
 		r.reply()
 	}, nil
+}
+
+// count tells of the answer.
+func (r *request) count() {
+	name := strings.TrimPrefix(r.text("operation"), operationPrefix)
+	if _, known := operations[name]; !known && (r.entity != nil || name != putOperation) {
+		name = "unknown"
+	}
+	if count := r.side.dialect.Count; count != nil {
+		count(name, int(r.status))
+	}
 }
 
 // reply sends the answer.

@@ -40,6 +40,8 @@ type Dialect struct {
 	Namespaces map[string]string
 	// Skew is how long after its end a token is good.
 	Skew time.Duration
+	// Count is told of each answer to a request, which has the name of its operation, or is unknown. nil: nobody is told.
+	Count func(operation string, status int)
 }
 
 // side is the dialect's side of one connection.

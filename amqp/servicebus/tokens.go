@@ -224,6 +224,9 @@ func (t *tokens) close() {
 	}
 }
 
+// putOperation is what is asked of the node for tokens.
+const putOperation = "put-token"
+
 // The type of tokens that are verified here, and that of another kind.
 const (
 	typeSAS = "servicebus.windows.net:sastoken"
@@ -237,7 +240,7 @@ func (s *side) putToken(r *request) {
 		body = string(v.Bytes())
 	}
 	switch {
-	case r.text("operation") != "put-token":
+	case r.text("operation") != putOperation:
 		r.fail(wire.ConditionNotImplemented, 501, "The operation is not supported.")
 	case kind == typeJWT:
 		r.fail(wire.ConditionUnauthorized, 401, "Tokens of this issuer are not accepted.")

@@ -171,6 +171,13 @@ type Traffic struct {
 	Panics                       uint64
 	Listeners                    []limit.Status
 	Held                         api.HeldMemory
+	Requests                     map[Request]uint64
+}
+
+// Request is one kind of requests about entities: how it came, what it asked for, and how it was answered, as HTTP has it.
+type Request struct {
+	Protocol, Operation string
+	Status              int
 }
 
 // Churn counts what was opened and closed.

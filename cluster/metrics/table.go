@@ -253,6 +253,12 @@ var table = []metric{
 		add(float64(s.Traffic.OutgoingLinks), "outgoing")
 	}},
 
+	{"quorate_entity_requests_total", counter, []string{"protocol", "operation", "status"}, "Requests about entities that clients of this node have made. protocol: amqp10 (by messages to a node of requests), http. operation: what was asked for; unknown: nothing that is known. status: of the answer, as HTTP has it", func(s *Stats, add emit) {
+		for r, n := range s.Traffic.Requests {
+			add(float64(n), r.Protocol, r.Operation, strconv.Itoa(r.Status))
+		}
+	}},
+
 	{"rabbitmq_erlang_uptime_seconds", gauge, nil, "Seconds since the node's process started; the name is RabbitMQ's", one(func(s *Stats) float64 { return s.Process.Uptime.Seconds() })},
 	{"rabbitmq_process_open_fds", gauge, nil, "Open file descriptors", one(func(s *Stats) int { return s.Process.Files })},
 	{"rabbitmq_process_max_fds", gauge, nil, "Limit of open file descriptors", one(func(s *Stats) int { return s.Process.MaxFiles })},
