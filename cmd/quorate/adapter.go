@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"maps"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 
 	"github.com/quorate/quorate/amqp"
@@ -21,8 +23,25 @@ type brokerAdapter struct {
 	counts *churn
 }
 
-// churn counts what clients open and close.
-type churn struct{ connections, channels [traffic.Protocols]turnover }
+// churn counts what clients open and close, and what they ask for.
+type churn struct {
+	connections, channels [traffic.Protocols]turnover
+
+	mu       sync.Mutex
+	requests map[metrics.Request]uint64
+}
+
+// counting returns a function that counts answers to requests that come by a protocol.
+func (t *churn) counting(protocol string) func(operation string, status int) {
+	return func(operation string, status int) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.requests == nil {
+			t.requests = map[metrics.Request]uint64{}
+		}
+		t.requests[metrics.Request{Protocol: protocol, Operation: operation, Status: status}]++
+	}
+}
 
 // turnover counts what was opened and closed.
 type turnover struct{ opened, closed atomic.Uint64 }
@@ -33,6 +52,9 @@ func (t *churn) read() (m metrics.Traffic) {
 		m.Connections[p].Closed, m.Channels[p].Closed = t.connections[p].closed.Load(), t.channels[p].closed.Load()
 		m.Connections[p].Opened, m.Channels[p].Opened = t.connections[p].opened.Load(), t.channels[p].opened.Load()
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m.Requests = maps.Clone(t.requests)
 	return m
 }
 

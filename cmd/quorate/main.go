@@ -1,7 +1,7 @@
 // Quorate is the server: one node of a message broker whose queues are
 // replicated, or, for trying out, a whole cluster of them on this machine.
 //
-//	quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--service-bus-config FILE] [--set KEY=VALUE …]
+//	quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--service-bus-config FILE] [--service-bus-emulator] [--set KEY=VALUE …]
 //	quorate health [--alive] [--config FILE] [--set KEY=VALUE …]
 //	quorate config check FILE
 //	quorate config show [--effective] [--config FILE] [--set KEY=VALUE …]
@@ -22,7 +22,7 @@ import (
 )
 
 const usage = `usage:
-  quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--service-bus-config FILE] [--set KEY=VALUE ...]
+  quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--service-bus-config FILE] [--service-bus-emulator] [--set KEY=VALUE ...]
   quorate health [--alive] [--config FILE] [--set KEY=VALUE ...]
   quorate config check FILE
   quorate config show [--effective] [--config FILE] [--set KEY=VALUE ...]

@@ -52,6 +52,7 @@ func serverCommand(args []string, out io.Writer) error {
 	dataDir := flags.String("data-dir", "", "`folder` of everything durable (setting data_dir)")
 	name := flags.String("node-name", "", "`name` of this node (setting node_name)")
 	entities := flags.String("service-bus-config", "", "`file` of entities as the emulator of Azure Service Bus reads it (setting servicebus.config.file)")
+	emulator := flags.Bool("service-bus-emulator", false, "be in the place of the emulator of Azure Service Bus: listen where it does, with its key, its file and the variables of its image")
 	test := testFlags(flags)
 	var sets list
 	flags.Var(&sets, "set", "a setting, `KEY=VALUE`; may be repeated")
@@ -71,6 +72,15 @@ func serverCommand(args []string, out io.Writer) error {
 		sets = append(sets, "node_name="+*name)
 	}
 	read := func() (*settings, error) { return load(*file, sets) }
+	if *emulator {
+		read = func() (*settings, error) {
+			s, err := loadOver(*file, emulatorSettings(os.Getenv), sets)
+			if err == nil && s.bus.managementTLS.or(s.tls).cert == "" {
+				s.bus.managementTLS, err = ownCertificate(s.dataDir)
+			}
+			return s, err
+		}
+	}
 	s, err := read()
 	if err != nil {
 		return err
@@ -153,19 +163,19 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 		return err
 	}
 	again.opened(node.Management().Resources, s)
-	bus := newBusServer(s, node, logger, records)
 	preparing := newBeside()
 	defer preparing.end()
+	counts, failed := &churn{}, make(chan error, 8)
+	bus := newBusServer(s, node, &preparing.done, counts, logger, records)
 	node.SampleTraffic()
 	node.GovernProcessors()
 	watchKeys(security, node)
-	counts, failed := &churn{}, make(chan error, 8)
 	api, page, err := serveHTTP(s, node, sockets, logger, records, again, failed)
 	if err != nil {
 		return errors.Join(err, node.Close())
 	}
 	server, err := amqp.New(amqpConfig(s, node, counts, logger, records))
-	if err = errors.Join(err, speakBus(node, s, sockets.busClients)); err != nil {
+	if err = errors.Join(err, speakBus(node, s, counts, sockets.busClients)); err != nil {
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
 	}
 	node.Metrics().SetTraffic(func() metrics.Traffic { return counts.with(server, sockets.limits) })
@@ -183,7 +193,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 	err = joinAndWait(join, logger, stop, failed, func() {
 		clients.serveFirst()
 		if len(sockets.bus)+len(sockets.busClients) > 0 {
-			preparing.tasks.Go(func() { prepareBus(preparing.ctx, s, definitionsOf(node), entities, logger) })
+			preparing.tasks.Go(func() { prepareBus(preparing, s, definitionsOf(node), entities, logger) })
 		}
 		logger.Info("node serves clients", "amqp", addresses(sockets.clients))
 		manager.ready()

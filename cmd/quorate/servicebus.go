@@ -21,6 +21,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/amqp"
@@ -33,6 +34,7 @@ import (
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/certs"
 	"github.com/quorate/quorate/cluster/mgmt"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -104,11 +106,12 @@ func (s *settings) namespace() string { return cmp.Or(s.bus.vhost, s.vhost) }
 
 // definitions are the cluster's for the front.
 type definitions struct {
-	node    *cluster.Node
-	backend mgmt.Backend
+	node     *cluster.Node
+	backend  mgmt.Backend
+	prepared *atomic.Bool // nil: it does not matter
 }
 
-func definitionsOf(node *cluster.Node) definitions { return definitions{node, node.Management()} }
+func definitionsOf(node *cluster.Node) definitions { return definitions{node, node.Management(), nil} }
 
 // busView shows a view to package manage.
 type busView struct{ *catalog.View }
@@ -129,8 +132,14 @@ func (d definitions) Change(ctx context.Context, what string, commands ...*logpb
 	return d.node.Define(ctx, what, commands...)
 }
 
-// NotReady implements manage.Broker.
-func (d definitions) NotReady() string { return d.backend.Node.NotReady() }
+// NotReady implements manage.Broker. A node is not ready either before its namespaces have their rules and the entities
+// of its file.
+func (d definitions) NotReady() string {
+	if why := d.backend.Node.NotReady(); why != "" || d.prepared == nil || d.prepared.Load() {
+		return why
+	}
+	return "rules and entities of namespaces are not made yet"
+}
 
 // Now implements manage.Broker.
 func (d definitions) Now() time.Time { return time.UnixMilli(int64(d.backend.Node.Now())) }
@@ -199,10 +208,10 @@ func (d definitions) Rule(vhost, scope, name string) (*sas.Rule, bool) {
 const busSkew = 5 * time.Second
 
 // speakBus has what programs of Azure Service Bus speak spoken at these sockets.
-func speakBus(node *cluster.Node, s *settings, at []socket) error {
+func speakBus(node *cluster.Node, s *settings, counts *churn, at []socket) error {
 	protocol := v10.Protocol{
 		Ready: node.KeepsBare, Node: s.nodeName, SessionMax: busSessions, LinkMax: s.linkMax, DefaultVHost: s.namespace(),
-		Dialect: &servicebus.Dialect{Directory: definitionsOf(node), VHost: s.namespace(), Namespaces: s.bus.namespaces, Skew: busSkew},
+		Dialect: &servicebus.Dialect{Directory: definitionsOf(node), VHost: s.namespace(), Namespaces: s.bus.namespaces, Skew: busSkew, Count: counts.counting(traffic.AMQP10.String())},
 	}
 	for i := range at {
 		at[i].only = []amqp.Protocol{protocol}
@@ -224,10 +233,12 @@ const (
 )
 
 // newBusServer returns the server of management requests.
-func newBusServer(s *settings, node *cluster.Node, logger *slog.Logger, records *audit.Log) busServer {
+func newBusServer(s *settings, node *cluster.Node, prepared *atomic.Bool, counts *churn, logger *slog.Logger, records *audit.Log) busServer {
+	d := definitionsOf(node)
+	d.prepared = prepared
 	h := manage.New(manage.Config{
-		Broker: definitionsOf(node), VHost: s.namespace(), Namespaces: s.bus.namespaces, Hosts: s.bus.hosts, Skew: busSkew,
-		Limits: s.entityLimits(), Logger: logger,
+		Broker: d, VHost: s.namespace(), Namespaces: s.bus.namespaces, Hosts: s.bus.hosts, Skew: busSkew,
+		Limits: s.entityLimits(), Logger: logger, Count: counts.counting("http"),
 		Audit: func(r *http.Request, rule, action, path string, err error) {
 			e := audit.Event{Kind: audit.Definition, Action: action, User: rule, Origin: audit.Origin{Protocol: "servicebus", Address: r.RemoteAddr}, Target: map[string]string{"entity": path}, Outcome: audit.OK}
 			if err != nil {
@@ -280,6 +291,7 @@ type beside struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
+	done   atomic.Bool // what has to be done once
 }
 
 func newBeside() *beside {
@@ -295,7 +307,8 @@ func (b *beside) end() {
 // prepareBus makes the rule of each namespace that has none, and writes the keys where only the node's user reads
 // them; then it imports f, if that is not nil. It tries until it is done, or ctx ends: a cluster whose nodes are being
 // upgraded cannot have rules yet.
-func prepareBus(ctx context.Context, s *settings, d definitions, f *manage.File, logger *slog.Logger) {
+func prepareBus(b *beside, s *settings, d definitions, f *manage.File, logger *slog.Logger) {
+	ctx := b.ctx
 	for {
 		text, err := rootKeys(ctx, s, d)
 		if err == nil {
@@ -305,6 +318,7 @@ func prepareBus(ctx context.Context, s *settings, d definitions, f *manage.File,
 			err = f.Import(ctx, d, s.namespace(), s.entityLimits())
 		}
 		if err == nil {
+			b.done.Store(true)
 			return
 		}
 		logger.Warn("rules and entities of namespaces are not made yet", "error", err)
@@ -438,9 +452,11 @@ func (n *devNode) setDefault(key, value string) {
 	}
 }
 
-// writeLoopbackCertificate makes a certificate for the loopback addresses, signed by itself, unless there is a good one.
-func writeLoopbackCertificate(certFile, keyFile string) error {
-	if have, err := certs.List(certFile); err == nil && time.Until(have[0].Certificate.NotAfter) > devRenew {
+// writeLoopbackCertificate makes a certificate for the loopback addresses and some names, signed by itself, unless there is
+// a good one.
+func writeLoopbackCertificate(certFile, keyFile string, names ...string) error {
+	names = append(names, "localhost")
+	if have, err := certs.List(certFile); err == nil && time.Until(have[0].Certificate.NotAfter) > devRenew && have[0].Certificate.VerifyHostname(names[0]) == nil {
 		return nil
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -450,7 +466,7 @@ func writeLoopbackCertificate(certFile, keyFile string) error {
 	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "localhost"}, NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(1, 0, 0),
-		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		DNSNames: names, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	signed, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)

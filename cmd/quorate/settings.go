@@ -370,22 +370,29 @@ func (s *settings) validate() error {
 
 // load reads the settings in order: defaults, file, environment, flags. It reports every mistake in
 // any of them.
-func load(file string, sets []string) (*settings, error) {
+func load(file string, sets []string) (*settings, error) { return loadOver(file, nil, sets) }
+
+// loadOver is load with settings KEY=VALUE that win over the file and nothing else.
+func loadOver(file string, over, sets []string) (*settings, error) {
 	s := defaults()
 	var errs []error
-	if file = cmp.Or(file, os.Getenv(fileVariable), os.Getenv(peerFileVariable)); file != "" {
-		errs = append(errs, s.readFile(file))
-	}
-	errs = append(errs, s.environment(os.Environ()))
-	for _, kv := range sets {
-		key, value, ok := strings.Cut(kv, "=")
-		if !ok {
-			errs = append(errs, fmt.Errorf("--set %s: not KEY=VALUE", kv))
-		} else {
-			s.source = "--set"
+	apply := func(source string, sets []string) {
+		for _, kv := range sets {
+			key, value, ok := strings.Cut(kv, "=")
+			if !ok {
+				errs = append(errs, fmt.Errorf("%s %s: not KEY=VALUE", source, kv))
+				continue
+			}
+			s.source = source
 			errs = append(errs, s.apply(key, value))
 		}
 	}
+	if file = cmp.Or(file, os.Getenv(fileVariable), os.Getenv(peerFileVariable)); file != "" {
+		errs = append(errs, s.readFile(file))
+	}
+	apply("--service-bus-emulator", over)
+	errs = append(errs, s.environment(os.Environ()))
+	apply("--set", sets)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}

@@ -20,8 +20,23 @@ type File struct {
 	Rules    map[string][]*entity.Rule
 }
 
-// emulatorDeliveries is MaxDeliveryCount of the emulator where nothing is said.
-const emulatorDeliveries = 3
+// What the emulator has where nothing is said.
+const (
+	emulatorDeliveries = 3
+	emulatorTTL        = entity.Hour
+	emulatorHistory    = 20 * entity.Second
+)
+
+// asEmulator gives an entity of which nothing is said the emulator's defaults.
+func asEmulator(d *entity.Description) {
+	d.Common().DefaultMessageTimeToLive = emulatorTTL
+	if x := d.Delivery(); x != nil {
+		x.MaxDeliveryCount = emulatorDeliveries
+	}
+	if s := d.Store(); s != nil {
+		s.DuplicateDetectionHistoryTimeWindow = emulatorHistory
+	}
+}
 
 // ParseFile reads a file, which may have comments and commas too many. What is not said has the service's defaults, or
 // the emulator's. A key that is not known is an error.
@@ -157,8 +172,8 @@ func (p *fileParser) add(d *entity.Description, n node) {
 	if err := entity.CheckPath(d.Path); err != nil {
 		p.fail(n.key("Name"), "%s", err)
 	}
-	if x := d.Delivery(); x != nil && p.emulator {
-		x.MaxDeliveryCount = emulatorDeliveries
+	if p.emulator {
+		asEmulator(d)
 	}
 	given, _ := n.key("Properties").value.(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(given)) {

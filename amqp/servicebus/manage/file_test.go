@@ -55,8 +55,8 @@ func TestFile(t *testing.T) {
 		t.Error(s)
 	}
 	f, err = ParseFile([]byte(strings.Replace(queuesFile, `"PT1M"`, `"PT2M"`, 1)), true)
-	if err != nil || f.Entities[1].Queue.MaxDeliveryCount != emulatorDeliveries {
-		t.Fatal(err)
+	if q := f.Entities[1].Queue; err != nil || q.MaxDeliveryCount != 3 || q.DefaultMessageTimeToLive.String() != "PT1H" || q.DuplicateDetectionHistoryTimeWindow.String() != "PT20S" {
+		t.Fatalf("%+v, %v", q, err)
 	}
 	if err := f.Import(t.Context(), c, "/", limits); err != nil {
 		t.Fatal(err)
