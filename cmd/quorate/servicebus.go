@@ -315,7 +315,13 @@ func prepareBus(b *beside, s *settings, d definitions, f *manage.File, logger *s
 			err = certs.WritePrivate(filepath.Join(s.dataDir, "service-bus.key"), []byte(text))
 		}
 		if err == nil && f != nil {
-			err = f.Import(ctx, d, s.namespace(), s.entityLimits())
+			var done []manage.Imported
+			done, err = f.Import(ctx, d, s.namespace(), s.entityLimits(), false)
+			for _, x := range done {
+				if x.Outcome != manage.Same {
+					logger.Info("entity is as the file says", "entity", x.Entity, "outcome", x.Outcome, "differed", x.Differs)
+				}
+			}
 		}
 		if err == nil {
 			b.done.Store(true)

@@ -127,7 +127,7 @@ func groups() []group {
 		{"Connections, channels and consumers", connectionVerbs()},
 		{"Users, permissions and limits", slices.Concat(accountVerbs(), limitVerbs())},
 		{"Policies and parameters", slices.Concat(policyVerbs(), parameterVerbs())},
-		{"Definitions and backups", slices.Concat(definitionVerbs(), migrateVerbs(), backupVerbs())},
+		{"Definitions and backups", slices.Concat(definitionVerbs(), serviceBusVerbs(), migrateVerbs(), backupVerbs())},
 		{"Certificates, tokens and data folders", slices.Concat(certsVerbs(), tokenVerbs(), folderVerbs())},
 	}
 }

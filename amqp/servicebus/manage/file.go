@@ -2,7 +2,6 @@ package manage
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -10,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/amqp/servicebus/entity"
-	"github.com/quorate/quorate/proto/logpb"
 )
 
 // File is what a configuration file of the service's emulator asks for: entities, in
@@ -260,68 +258,4 @@ func (p *fileParser) correlation(n node) *entity.CorrelationFilter {
 		c.Properties = append(c.Properties, entity.Property{Name: name, Value: v})
 	}
 	return c
-}
-
-// Import creates the entities of a file that are missing, and changes the others to what it says. It deletes nothing
-// but rules of its subscriptions that it does not name. It can be done again.
-func (f *File) Import(ctx context.Context, b Broker, vhost string, limits entity.Limits) error {
-	for _, d := range f.Entities {
-		if err := f.take(ctx, b, vhost, limits, d); err != nil {
-			return fmt.Errorf("%s: %w", d.Path, err)
-		}
-	}
-	return nil
-}
-
-func (f *File) take(ctx context.Context, b Broker, vhost string, limits entity.Limits, d *entity.Description) error {
-	v := b.View(ctx)
-	x := Definer{vhost, v, limits}
-	row, there := v.Described(vhost, d.Path.Key())
-	var commands []*logpb.CatalogCommand
-	var err error
-	if !there {
-		commands, err = x.Create(d, nil)
-	} else {
-		was, bad := entity.Decode(row.GetText())
-		if bad != nil {
-			return bad
-		}
-		d.Path = was.Path
-		if commands, err = x.Change(d, was); err == nil && bytes.Equal(commands[0].GetDescribe().GetText(), row.GetText()) {
-			commands = nil
-		}
-	}
-	if err != nil {
-		return err
-	}
-	more, err := ruleChanges(vhost, d.Path, v.Rules(vhost, entity.Address{Path: d.Path}.Object()), f.Rules[d.Path.Key()])
-	if commands = append(commands, more...); err != nil || len(commands) == 0 {
-		return err
-	}
-	return b.Change(ctx, "import "+d.Path.String(), commands...)
-}
-
-// ruleChanges are the commands that make of the rules of a subscription those that are wanted.
-func ruleChanges(vhost string, of entity.Path, have []*logpb.Bind, want []*entity.Rule) (list []*logpb.CatalogCommand, err error) {
-	kept := map[string]bool{}
-	for _, r := range want {
-		bind, err := bindingOf(vhost, of, r)
-		if err != nil {
-			return nil, err
-		}
-		program := bind.GetArguments().GetFields()[0].GetValue().GetStr()
-		if slices.ContainsFunc(have, func(b *logpb.Bind) bool {
-			return b.GetRoutingKey() == r.Name && len(b.GetArguments().GetFields()) == 1 && bytes.Equal(b.GetArguments().GetFields()[0].GetValue().GetStr(), program)
-		}) {
-			kept[r.Name] = true
-			continue
-		}
-		list = append(list, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: bind}})
-	}
-	for _, b := range have {
-		if _, isRule := ruleOf(b); isRule && !kept[b.GetRoutingKey()] {
-			list = append([]*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_Unbind{Unbind: b}}}, list...)
-		}
-	}
-	return list, nil
 }

@@ -1,6 +1,9 @@
 package manage
 
 import (
+	"encoding/json"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,15 +43,13 @@ func TestFile(t *testing.T) {
 		t.Errorf("%+v", f.Entities)
 	}
 	c, _ := mustCluster(t)
-	limits := entity.Limits{MessageKilobytes: 16384}
-	for range 2 {
-		if err := f.Import(t.Context(), c, "/", limits); err != nil {
-			t.Fatal(err)
-		}
-	}
+	mustImport(t, f, c, true, "from created", "queue.1 created")
+	mustImport(t, f, c, false, "from created", "queue.1 created")
 	index := c.Catalog.View().Index()
-	if err := f.Import(t.Context(), c, "/", limits); err != nil || c.Catalog.View().Index() != index {
-		t.Error("the same import changes something", err)
+	for _, dry := range []bool{false, true} {
+		if mustImport(t, f, c, dry, "from same", "queue.1 same"); c.Catalog.View().Index() != index {
+			t.Error("the same import changes something")
+		}
 	}
 	q, _ := c.Catalog.View().Queue("/", "from")
 	if s := c.Catalog.View().Settings(q, catalog.Defaults{}); s.GetForwardRoutingKey() != "queue.1" {
@@ -58,12 +59,67 @@ func TestFile(t *testing.T) {
 	if q := f.Entities[1].Queue; err != nil || q.MaxDeliveryCount != 3 || q.DefaultMessageTimeToLive.String() != "PT1H" || q.DuplicateDetectionHistoryTimeWindow.String() != "PT20S" {
 		t.Fatalf("%+v, %v", q, err)
 	}
-	if err := f.Import(t.Context(), c, "/", limits); err != nil {
-		t.Fatal(err)
-	}
+	const differs = `queue.1 changed LockDuration: PT2M, was PT1M; DuplicateDetectionHistoryTimeWindow: PT20S, was PT10M`
+	const others = `from changed MaxDeliveryCount: 3, was 10; DuplicateDetectionHistoryTimeWindow: PT20S, was PT10M; DefaultMessageTimeToLive: PT1H, was P10675199DT2H48M5.4775807S`
+	mustImport(t, f, c, true, others, differs)
+	mustImport(t, f, c, false, others, differs)
+	mustImport(t, f, c, false, "from same", "queue.1 same")
 	q, _ = c.Catalog.View().Queue("/", "queue.1")
 	if s := c.Catalog.View().Settings(q, catalog.Defaults{}); s.GetLock() != 120_000 {
 		t.Error(s)
+	}
+}
+
+// mustImport imports a file, and wants to be told what has become of the entities, in any order.
+func mustImport(t *testing.T, f *File, b Broker, dry bool, want ...string) {
+	t.Helper()
+	done, err := f.Import(t.Context(), b, "/", entity.Limits{MessageKilobytes: 16384}, dry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, x := range done {
+		got = append(got, strings.TrimSpace(x.Entity+" "+x.Outcome+" "+strings.Join(x.Differs, "; ")))
+	}
+	if slices.Sort(got); !slices.Equal(got, want) {
+		t.Errorf("dry %t: %q, want %q", dry, got, want)
+	}
+}
+
+// Who has a namespace's key imports a file with it over HTTP, and is told what differs.
+func TestImportOverHTTP(t *testing.T) {
+	c, h := mustCluster(t)
+	ask := func(file, key string, more string) (int, string) {
+		body, _ := json.Marshal(file)
+		r := httptest.NewRequest("POST", "http://h:5300/$import", strings.NewReader(`{"file":`+string(body)+more+`}`))
+		r.SetBasicAuth("root", key)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+	const file = `{"UserConfig":{"Namespaces":[{"Name":"n","Topics":[{"Name":"t","Subscriptions":[{"Name":"s","Rules":[{"Name":"a","Properties":{"FilterType":"Sql","SqlFilter":{"SqlExpression":"a = 1"}}}]}]}]}]}}`
+	for _, x := range []struct {
+		file, key, more string
+		status          int
+		want            string
+	}{
+		{file, "wrong", "", 401, "Invalid authorization token signature"},
+		{file, "", "", 401, "InvalidToken"},
+		{"{", "key", "", 400, "no JSON"},
+		{strings.Replace(file, "Topics", "Topic", 1), "key", "", 400, "UserConfig.Namespaces[0].Topic: this key is not known"},
+		{file, "key", `,"what":1`, 400, "what"},
+		{file, "key", `,"dry_run":true`, 200, `{"entity":"t/Subscriptions/s","outcome":"created","differs":[]}`},
+		{file, "key", "", 200, `{"entity":"t","outcome":"created","differs":[]}`},
+		{file, "key", "", 200, `{"entity":"t/Subscriptions/s","outcome":"same","differs":[]}`},
+		{strings.Replace(file, `"a = 1"`, `"a = 2"`, 1), "key", "", 200, `"differs":["rule a goes","rule a comes"]`},
+		{strings.Replace(file, `"Name":"t",`, `"Name":"t","Properties":{"RequiresDuplicateDetection":true},`, 1), "key", "", 400, "t: The value for the RequiresDuplicateDetection property of an existing Topic cannot be changed."},
+	} {
+		if status, text := ask(x.file, x.key, x.more); status != x.status || !strings.Contains(text, x.want) {
+			t.Errorf("%s %s: %d %s, want %s", x.more, x.key, status, text, x.want)
+		}
+	}
+	if _, there := c.Catalog.View().Described("/", "t/subscriptions/s"); !there {
+		t.Error("nothing was imported")
 	}
 }
 
