@@ -168,14 +168,14 @@ var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
 		t.mustNotGet(q)
 	}},
 	{id: "L28", what: "a return does not extend the TTL", long: true, run: func(t *T) {
-		q := t.queue("q", "x-message-ttl", int32(1500))
+		q := t.queue("q", "x-message-ttl", int32(5000))
 		at := t.publish(q)
 		held := t.mustGet(q)
 		t.waitUntil(at.Add(ms(500)))
 		t.must(held.Nack(false, true))
 		t.soonReady(q, 1, time.Now())
-		t.readyUntil(q, 1, at.Add(ms(1500)))
-		t.soonReady(q, 0, at.Add(ms(1500)))
+		t.readyUntil(q, 1, at.Add(ms(5000)))
+		t.soonReady(q, 0, at.Add(ms(5000)))
 	}},
 	{id: "L29", what: "the channel closes after the TTL: expired", run: func(t *T) {
 		_, d, q := t.mortal(500)
