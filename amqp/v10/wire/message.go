@@ -1,6 +1,9 @@
 package wire
 
-import "encoding/binary"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
 // BodyKind says of what a message's body is made.
 type BodyKind byte
@@ -47,13 +50,27 @@ const (
 // Parse finds the sections of b, a whole message. Errors are amqp:decode-error.
 func (m *Message) Parse(b []byte) error {
 	err := m.ParseRequest(b)
-	if err == nil && m.Kind == 0 {
+	switch {
+	case err != nil:
+	case !m.DeliveryAnnotations.areExtensions() || !m.Annotations.areExtensions():
+		return decodeError("failed to parse message: an annotation's key is not a symbol that begins with x-")
+	case m.Kind == 0:
 		return decodeError("failed to parse message: no body")
 	}
 	return err
 }
 
-// ParseRequest is Parse for a message that need not have a body.
+// areExtensions reports whether all keys of annotations, which are symbols, begin with x-: others are reserved.
+func (b MapBytes) areExtensions() bool {
+	for w := b.Walk(); w.NextPair(); {
+		if !bytes.HasPrefix(w.Key.bytes, []byte("x-")) {
+			return false
+		}
+	}
+	return true
+}
+
+// ParseRequest is Parse for a message that need not have a body, and whose annotations have any names.
 func (m *Message) ParseRequest(b []byte) error {
 	*m = Message{}
 	p := parser{m: m, whole: b, rest: b}
@@ -184,13 +201,13 @@ func checkMap(value []byte) (why string) {
 	return why
 }
 
-// checkAnnotations checks a map whose keys are symbols that begin with x-.
+// checkAnnotations checks a map whose keys are symbols.
 func checkAnnotations(value []byte) (why string) {
 	if why := checkMap(value); why != "" {
 		return why
 	}
 	for w := MapBytes(value).Walk(); w.NextPair(); {
-		if k := w.Key; k.Type != Symbol || len(k.bytes) < 2 || k.bytes[0] != 'x' || k.bytes[1] != '-' {
+		if w.Key.Type != Symbol {
 			return "an annotation's key is not a symbol that begins with x-"
 		}
 	}

@@ -154,6 +154,14 @@ func TestMalformedMessages(t *testing.T) {
 	}
 }
 
+// Who reads requests takes annotations of any names, but names they must have.
+func TestAnnotationsOfRequests(t *testing.T) {
+	if err := new(Message).ParseRequest(mustHex(t, "00 53 71 c1[02 a3[78] 43] 00 53 72 c1[02 a3[6162] 43]"+hexData)); err != nil {
+		t.Error(err)
+	}
+	mustFail(t, new(Message).ParseRequest(mustHex(t, "00 53 72 c1[02 a1[782d61] 43]"+hexData)), ConditionDecode, "an annotation's key")
+}
+
 // Fields of the properties are looked at when they are needed.
 func TestPropertiesOfWrongTypes(t *testing.T) {
 	m := mustParse(t, mustHex(t, "00 53 73 c0[03 40 40 43]"+hexData))

@@ -125,6 +125,14 @@ func sends(r *run) {
 	need(0, s.SendMessage(r.ctx, &azservicebus.Message{Body: []byte("no id")}, nil))
 	all := need(from.ReceiveMessages(r.ctx, 1, nil))
 	check(len(all[0].MessageID) == 32, all[0].MessageID)
+	annotated := &azservicebus.AMQPAnnotatedMessage{
+		MessageAnnotations: map[any]any{"plain": "a", "x-opt-partition-key": nil, "x-opt-sequence-number": nil},
+		Body:               azservicebus.AMQPAnnotatedMessageBody{Value: "text"},
+	}
+	need(0, s.SendAMQPAnnotatedMessage(r.ctx, annotated, nil))
+	more := need(from.ReceiveMessages(r.ctx, 1, nil))
+	check(more[0].RawAMQPMessage.MessageAnnotations["plain"] == "a" && *more[0].SequenceNumber > 0, more[0].RawAMQPMessage.MessageAnnotations)
+	need(0, from.CompleteMessage(r.ctx, more[0], nil))
 	need(0, from.CompleteMessage(r.ctx, all[0], nil))
 	r.none(from)
 }
@@ -268,6 +276,8 @@ func defers(r *run) {
 	fails(err, azservicebus.CodeNotFound)
 	all := need(from.ReceiveDeferredMessages(r.ctx, numbers, nil))
 	check(len(all) == 4 && all[0].MessageID == "a" && all[0].State == azservicebus.MessageStateDeferred && all[0].ApplicationProperties["deferred"] == true, all)
+	shown := need(from.PeekMessages(r.ctx, 1, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &numbers[0]}))
+	check(len(shown) == 1 && shown[0].State == azservicebus.MessageStateDeferred, "it is deferred while it is held")
 	need(0, from.CompleteMessage(r.ctx, all[0], nil))
 	need(0, from.AbandonMessage(r.ctx, all[1], nil))
 	need(0, from.DeferMessage(r.ctx, all[2], nil))
