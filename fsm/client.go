@@ -252,9 +252,9 @@ type Peeked struct {
 type MessageState uint8
 
 const (
-	ReadyState MessageState = iota
-	HeldState               // by somebody
-	DeferredState
+	ReadyState    MessageState = iota
+	HeldState                  // by somebody
+	DeferredState              // also if it is held by somebody who has taken it so
 	ScheduledState
 )
 

@@ -315,6 +315,9 @@ func (s *Session) PeekFrom(ctx context.Context, name string, from uint64, limit 
 	for i := range all {
 		p := &all[i]
 		list[i] = fsm.Peeked{Message: p.Message, State: peekedPlaces[p.Place], DueAt: p.DueAt}
+		if p.Deferral != "" { // it may be held by somebody who has asked for it
+			list[i].State = fsm.DeferredState
+		}
 	}
 	return list, err
 }
