@@ -260,8 +260,8 @@ const (
 
 // Bounds of units, and of other commands that name messages by number.
 const (
-	MaxUnit    = 1000 // messages that come, and of those that are settled
-	MaxNumbers = 1000
+	MaxUnit    = 4500 // messages that come, and settlements
+	MaxNumbers = 1000 // messages that are settled
 )
 
 var (

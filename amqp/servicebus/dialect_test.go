@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -171,6 +172,70 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// batch is a delivery of several messages with these texts.
+func batch(texts ...string) *client.Message {
+	m := &client.Message{Format: batchFormat}
+	for _, text := range texts {
+		b, err := (&client.Message{Properties: &client.MessageProperties{MessageID: text, GroupID: &text}, Data: [][]byte{[]byte(text)}}).MarshalBinary()
+		if err != nil {
+			panic(err)
+		}
+		m.Data = append(m.Data, b)
+	}
+	return m
+}
+
+// A batch is one unit, or is refused as a whole (BA-1 to BA-3).
+func TestBatches(t *testing.T) {
+	s := mustServe(t)
+	session := mustSession(t, s.mustOpen(t))
+	for address, queue := range map[string]string{"s": "S", "topic": "topic/$topic"} {
+		to, err := session.NewSender(t.Context(), address, nil)
+		must(t, err)
+		must(t, to.Send(t.Context(), batch("a", "b", "c"), nil))
+		must(t, to.Send(t.Context(), batch("d"), nil))
+		all := s.machines.take()
+		if len(all) != 1 || all[0].queue != queue || len(all[0].unit.Sends) != 3 || s.broker.Published() == 0 {
+			t.Fatalf("%s: posted is %+v", address, all)
+		}
+		for i, p := range all[0].unit.Sends {
+			if want := string("abc"[i]); p.MessageID != want || !strings.HasSuffix(string(p.Payload.Body()), want) {
+				t.Errorf("message %d has the id %s", i, p.MessageID)
+			}
+		}
+	}
+	to, err := session.NewSender(t.Context(), "s", nil)
+	must(t, err)
+	without := batch("a", "b")
+	without.Data[1], _ = (&client.Message{Data: [][]byte{nil}}).MarshalBinary()
+	garbage := batch("a", "b")
+	garbage.Data[1] = []byte("x")
+	for name, c := range map[string]struct {
+		m         *client.Message
+		condition string
+	}{
+		"no session": {without, "amqp:not-allowed"}, "no message": {garbage, "amqp:decode-error"},
+		"too many": {batch(slices.Repeat([]string{"m"}, 4501)...), "amqp:link:message-size-exceeded"},
+		"nothing":  {&client.Message{Format: batchFormat, Value: "x"}, conditionArgument},
+	} {
+		if err := to.Send(t.Context(), c.m, nil); err == nil || !strings.Contains(err.Error(), c.condition) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, f := range [][2]error{{&fsm.NotTaken{Reason: fsm.TooLong}}, {nil, &fsm.NotTaken{Reason: fsm.TooLong}}} {
+		s.machines.fail(f[0], f[1])
+		if err := to.Send(t.Context(), batch("a", "b"), nil); err == nil || !strings.Contains(err.Error(), "amqp:resource-limit-exceeded") {
+			t.Errorf("a full queue: %v", err)
+		}
+	}
+	s.machines.fail(nil, nil)
+	s.machines.take()
+	must(t, to.Send(t.Context(), batch(slices.Repeat([]string{"m"}, 4500)...), nil))
+	if all := s.machines.take(); len(all) != 1 || len(all[0].unit.Sends) != 4500 {
+		t.Errorf("%d units", len(all))
+	}
+}
+
 // The limit of a message is its entity's (LI-1), and a message without a session is refused where one is required (SE-8).
 func TestRefusedMessages(t *testing.T) {
 	s := mustServe(t)
@@ -242,5 +307,23 @@ func TestRequestsAreCounted(t *testing.T) {
 	defer mu.Unlock()
 	if want := map[string]int{"put-token 202": 1, "put-token 400": 1, "peek-message 204": 1, "unknown 501": 1}; !maps.Equal(counted, want) {
 		t.Error(counted)
+	}
+}
+
+// What the service annotates a sender cannot say.
+func TestAnnotationsOfSenders(t *testing.T) {
+	s := mustServe(t)
+	session := mustSession(t, s.mustOpen(t))
+	to, err := session.NewSender(t.Context(), "q", nil)
+	must(t, err)
+	m := client.NewMessage([]byte("x"))
+	m.Annotations = client.Annotations{annotationFirst: int64(7), annotationEnqueued: time.UnixMilli(7), "x-kept": "v"}
+	must(t, to.Send(t.Context(), m, nil))
+	from, err := session.NewReceiver(t.Context(), "q", nil)
+	must(t, err)
+	got, err := from.Receive(t.Context(), nil)
+	must(t, err)
+	if _, has := got.Annotations[annotationFirst]; has || got.Annotations["x-kept"] != "v" || got.Annotations[annotationEnqueued] == m.Annotations[annotationEnqueued] {
+		t.Errorf("its annotations are %v", got.Annotations)
 	}
 }

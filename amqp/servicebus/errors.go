@@ -2,8 +2,6 @@ package servicebus
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,6 +23,10 @@ const (
 	conditionNoMessage     = "com.microsoft:message-not-found"
 	conditionDisabled      = "com.microsoft:entity-disabled"
 	conditionExists        = "com.microsoft:entity-already-exists"
+
+	conditionUnknownID = "amqp:transaction:unknown-id"
+	conditionRollback  = "amqp:transaction:rollback"
+	conditionTooLate   = "amqp:transaction:timeout"
 )
 
 // Texts that programs look for.
@@ -55,11 +57,19 @@ func statusOf(condition string) int32 {
 
 // refuse returns an error for the client. Its text ends with an id by which the log names it.
 func (s *side) refuse(condition, format string, args ...any) *wire.Error {
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // it never fails
-	text := fmt.Sprintf(format, args...)
-	s.client.Log.Info("servicebus: refused", slog.String("condition", condition), slog.String("text", fsm.Short(text)), slog.String("tracking", hex.EncodeToString(id[:])))
-	return wire.Errorf(condition, "%.800s TrackingId:%x", text, id)
+	id, text := entity.NewTrackingID(), fmt.Sprintf(format, args...)
+	s.client.Log.Info("servicebus: refused", slog.String("condition", condition), slog.String("text", fsm.Short(text)), slog.String("tracking", id))
+	return wire.Errorf(condition, "%.800s TrackingId:%s", text, id)
+}
+
+// lost and lostSession are the answers to outcomes that come too late.
+func (s *side) lost() *wire.State { return rejection(s.refuse(conditionLockLost, textLockLost)) }
+func (s *side) lostSession() *wire.State {
+	return rejection(s.refuse(conditionSessionLost, textSessionLost))
+}
+
+func rejection(e *wire.Error) *wire.State {
+	return &wire.State{Kind: wire.StateRejected, Rejected: wire.Rejected{Error: e}}
 }
 
 // notFound is the error for an entity that is not there.
@@ -83,6 +93,8 @@ func (s *side) Explain(err error) *wire.Error {
 		return s.refuse(wire.ConditionNotFound, textNotFound, s.host, "")
 	case errors.As(err, &known):
 		return known
+	case errors.Is(err, fsm.ErrNotHeld):
+		return s.refuse(conditionLockLost, textLockLost)
 	case errors.As(err, &queue):
 		return s.notTaken(queue)
 	case errors.As(err, &refusal) && kinds[refusal.Kind] != "":
@@ -111,4 +123,4 @@ func (s *side) Unroutable() *wire.Error {
 }
 
 // Forgotten implements v10.Side: a delivery of which nothing is known is not held any more.
-func (s *side) Forgotten(*wire.State) wire.State { return *lockLost }
+func (s *side) Forgotten(*wire.State) wire.State { return *s.lost() }

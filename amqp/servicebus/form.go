@@ -26,8 +26,13 @@ const lastExpiry = 253_402_300_799_999
 type form struct {
 	sealer  *sealer // nil: messages are not locked
 	part    entity.Part
-	session bool        // of a session: messages are free again when the link ends
-	lost    *wire.State // the answer to an outcome that comes too late
+	session bool               // of a session: messages are free again when the link ends
+	lost    func() *wire.State // the answer to an outcome that comes too late
+
+	// Of links.
+	side  *side
+	path  entity.Path
+	queue string
 }
 
 var _ v10.Form = (*form)(nil)

@@ -96,8 +96,9 @@ type server struct {
 	*amqp.Server
 	directory *directory
 	broker    *amqptest.Broker
-	addr      string
+	machines  *machines
 	dialect   *Dialect
+	addr      string
 }
 
 const root, rootKey = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
@@ -124,28 +125,80 @@ func mustServe(t testing.TB) *server {
 		},
 	}
 	b := amqptest.NewBroker()
+	machines := &machines{}
 	mustDeclare(t, b, "Q", "S", "topic/$topic", "topic/Subscriptions/sub", "Q/$deadletterqueue", "topic/Subscriptions/sub/$deadletterqueue")
 	dialect := &Dialect{Directory: d, VHost: "/"}
-	srv, addr := amqptest.Serve(t, amqp.Config{Protocols: []amqp.Protocol{v10.Protocol{SessionMax: 5000, Dialect: dialect}}, Broker: broker{b}}, b)
-	return &server{srv, d, b, addr, dialect}
+	srv, addr := amqptest.Serve(t, amqp.Config{Protocols: []amqp.Protocol{v10.Protocol{SessionMax: 5000, Dialect: dialect}}, Broker: broker{b, machines}}, b)
+	return &server{srv, d, b, machines, dialect, addr}
 }
 
-// broker is one whose sessions are machines that do nothing besides.
-type broker struct{ *amqptest.Broker }
+// broker is one whose sessions are machines that keep what they are to do, and do nothing.
+type broker struct {
+	*amqptest.Broker
+	all *machines
+}
 
 type (
-	connection struct{ amqp.Connection }
-	machine    struct{ amqp.Session }
+	connection struct {
+		amqp.Connection
+		all *machines
+	}
+	machine struct {
+		amqp.Session
+		all    *machines
+		events fsm.SessionEvents
+	}
 )
+
+// machines are those of a server.
+type machines struct {
+	mu     sync.Mutex
+	posted []posted
+	why    error // the outcome of what is posted
+	err    error // of posting
+}
+
+// posted is a unit for a queue, which had this text.
+type posted struct {
+	queue string
+	unit  *fsm.Unit
+}
+
+// fail sets what becomes of units from now on.
+func (m *machines) fail(why, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.why, m.err = why, err
+}
+
+// take returns what was posted since it was called last.
+func (m *machines) take() []posted {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := m.posted
+	m.posted = nil
+	return all
+}
+
+func (m machine) Post(_ context.Context, queue string, u *fsm.Unit, number uint64) error {
+	m.all.mu.Lock()
+	defer m.all.mu.Unlock()
+	if m.all.err != nil {
+		return m.all.err
+	}
+	m.all.posted = append(m.all.posted, posted{queue, u})
+	m.events.Confirmed(number, number, m.all.why)
+	return nil
+}
 
 func (b broker) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {
 	c, err := b.Broker.Connect(ctx, user, vhost)
-	return connection{c}, err
+	return connection{c, b.all}, err
 }
 
 func (c connection) OpenSession(events fsm.SessionEvents) (amqp.Session, error) {
 	s, err := c.Connection.OpenSession(events)
-	return machine{s}, err
+	return machine{s, c.all, events}, err
 }
 
 var errNothing = fsm.Refuse(fsm.NotImplemented, "nothing is there")

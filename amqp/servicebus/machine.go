@@ -15,6 +15,8 @@ type Machine interface {
 	amqp.Session
 	// Perform does all of a unit, or nothing: fsm.ErrNotHeld, *fsm.NotTaken. Messages are numbered from first on.
 	Perform(ctx context.Context, queue string, u *fsm.Unit) (first uint64, err error)
+	// Post is Perform without the wait: SessionEvents.Confirmed tells the outcome under a number, unless there is an error.
+	Post(ctx context.Context, queue string, u *fsm.Unit, number uint64) error
 	// RenewLocks lets locks begin anew, or none of them: fsm.ErrNotHeld. until is when the first one ends.
 	RenewLocks(ctx context.Context, queue string, handles []fsm.Handle) (until fsm.Time, err error)
 	// TakeDeferred hands out deferred messages, or none: fsm.ErrNoMessage.

@@ -56,6 +56,10 @@ func (s *side) manage(r *request) {
 		r.failWith(s.refuse(wire.ConditionNotImplemented, "The operation '%.100s' is not supported.", r.text("operation")))
 		return
 	}
+	if r.transaction != nil && name != "update-disposition" {
+		r.failWith(s.refuse(conditionArgument, "The operation '%.100s' cannot be a part of a transaction.", r.text("operation")))
+		return
+	}
 	if !r.allows(op.right) {
 		return
 	}
@@ -87,8 +91,6 @@ func (s *side) failed(err error) *wire.Error {
 		return s.refuse(conditionArgument, "%s", invalid)
 	case errors.Is(err, errSessionLost):
 		return s.refuse(conditionSessionLost, textSessionLost)
-	case errors.Is(err, fsm.ErrNotHeld):
-		return s.refuse(conditionLockLost, textLockLost)
 	case errors.Is(err, fsm.ErrNoMessage):
 		return s.refuse(conditionNoMessage, "Failed to lock or find one or more specified messages. The message does not exist.")
 	}
@@ -295,8 +297,19 @@ func (r *request) updateDisposition(ctx context.Context) error {
 		}
 		unit.Endings = append(unit.Endings, fsm.Ending{Handles: []fsm.Handle{h}, Settlement: how})
 	}
+	if r.transaction != nil {
+		return asError(r.side.transactions.settle(r.transaction, r.entity.Path, r.queue(), unit.Endings, nil))
+	}
 	_, err = r.machine().Perform(ctx, r.queue(), unit)
 	return err
+}
+
+// asError returns nothing for no error.
+func asError(e *wire.Error) error {
+	if e == nil {
+		return nil
+	}
+	return e
 }
 
 // settlement returns what a status does to a message.

@@ -34,8 +34,8 @@ func (s *side) attachReceiver(a *v10.Attach, d *entity.Description, at entity.Ad
 		a.Refuse(s.refuse(wire.ConditionNotAllowed, "A sessionful message receiver cannot be created on an entity that does not require sessions."))
 		return
 	}
-	f := &form{part: at.Part, lost: lockLost}
 	queue := queueOf(d, at.Part)
+	f := &form{part: at.Part, lost: s.lost, side: s, path: d.Path, queue: queue}
 	ctx, cancel := context.WithTimeout(s.client.Context(), s.client.Config().OperationTimeout)
 	defer cancel()
 	spec := fsm.ConsumeSpec{Queue: queue, Arguments: &fsm.Table{}, Numbered: true}

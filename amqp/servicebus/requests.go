@@ -43,6 +43,8 @@ type request struct {
 	message wire.Message
 	props   wire.Properties
 	body    wire.MapBytes
+	// transaction is the id of that which the request is a part of; nil: none.
+	transaction []byte
 
 	status      int32
 	condition   string
@@ -131,7 +133,7 @@ type requestLink struct {
 
 // Take implements v10.Incoming.
 func (l *requestLink) Take(d *v10.Delivery) (next func(), err *wire.Error) {
-	r := &request{side: l.side, link: d.Link, node: l.node, entity: l.entity, part: l.part}
+	r := &request{side: l.side, link: d.Link, node: l.node, entity: l.entity, part: l.part, transaction: d.Transaction}
 	if e := r.message.ParseRequest(bytes.Clone(d.Message)); e != nil { // it is performed later
 		d.Reject(l.side.refuse(wire.ConditionDecode, "%s", e))
 		return nil, nil

@@ -42,6 +42,8 @@ type Dialect struct {
 	Skew time.Duration
 	// Count is told of each answer to a request, which has the name of its operation, or is unknown. nil: nobody is told.
 	Count func(operation string, status int)
+	// Transaction is how long one may take; 0: two minutes.
+	Transaction time.Duration
 }
 
 // side is the dialect's side of one connection.
@@ -52,13 +54,15 @@ type side struct {
 	tokens   tokens
 	nodes    requestNodes
 	sessions heldSessions
+	// transactions are those that the client has declared.
+	transactions transactions
 }
 
 // Open implements v10.Dialect.
 func (d *Dialect) Open(c *v10.Client) v10.Side {
 	s := &side{dialect: d, client: c}
 	s.tokens.init(s)
-	s.nodes.side = s
+	s.nodes.side, s.transactions.side = s, s
 	return s
 }
 
@@ -119,7 +123,10 @@ func (s *side) Announce(o *wire.Open) { o.OfferedCapabilities = nil }
 func (s *side) Renew() { s.tokens.check() }
 
 // Leave implements v10.Side.
-func (s *side) Leave() { s.tokens.close() }
+func (s *side) Leave() {
+	s.tokens.close()
+	s.transactions.close()
+}
 
 // Attach implements v10.Side.
 func (s *side) Attach(a *v10.Attach) (next func()) { return func() { s.attach(a) } }
@@ -133,7 +140,7 @@ func (s *side) attach(a *v10.Attach) {
 	case !a.Role && ok:
 		address = target.Address.Value
 	case !a.Role && a.Target != nil:
-		a.Refuse(s.refuse(wire.ConditionNotImplemented, "transactions are not supported"))
+		s.transactions.attach(a) // what is done in them needs rights, and it does not
 		return
 	}
 	if isTokens(address) {

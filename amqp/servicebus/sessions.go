@@ -72,7 +72,7 @@ const acceptWait = 60 * time.Second
 func (s *side) attachSession(ctx context.Context, a *v10.Attach, d *entity.Description, f *form, spec fsm.ConsumeSpec) {
 	id, _ := sessionFilter(a)
 	w := &wish{side: s, attach: a, entity: d, queue: spec.Queue, form: f}
-	f.lost, f.session = sessionLost, true
+	f.lost, f.session = s.lostSession, true
 	spec.Hold = true
 	spec.Arguments.Fields = append(spec.Arguments.Fields, number("x-max-groups", 1))
 	named := isText(id)

@@ -18,14 +18,7 @@ var (
 	rejected  = &wire.State{Kind: wire.StateRejected}
 	abandoned = &wire.State{Kind: wire.StateModified}
 	deferred  = &wire.State{Kind: wire.StateModified, Modified: wire.Modified{UndeliverableHere: true}}
-
-	lockLost    = failure(conditionLockLost, textLockLost)
-	sessionLost = failure(conditionSessionLost, textSessionLost)
 )
-
-func failure(condition, text string) *wire.State {
-	return &wire.State{Kind: wire.StateRejected, Rejected: wire.Rejected{Error: &wire.Error{Condition: condition, Description: text}}}
-}
 
 // conditionDeadLetter is the condition of a rejected state that says why.
 const conditionDeadLetter = "com.microsoft:dead-letter"
@@ -36,7 +29,7 @@ func (f *form) Singly(outcome *wire.State) bool {
 }
 
 // Answers implements v10.Form.
-func (f *form) Answers(outcome *wire.State) (done, lost *wire.State) {
+func (f *form) Answers(outcome *wire.State) (done *wire.State, lost func() *wire.State) {
 	done = accepted
 	switch outcome.Kind {
 	case wire.StateRejected:

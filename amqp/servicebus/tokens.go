@@ -38,7 +38,7 @@ type grant struct {
 
 // need is what a link needs to live.
 type need struct {
-	path   entity.Path
+	paths  []entity.Path
 	rights sas.Rights
 }
 
@@ -146,6 +146,11 @@ func names(audience, key string) bool {
 // depend ends a link that is about to open when the client has a right on an entity no more. ended is called when it is over;
 // nil: nobody has to know. The gate of its session is held.
 func (t *tokens) depend(l *v10.Link, p entity.Path, right sas.Rights, ended func()) {
+	t.dependOn(l, need{[]entity.Path{p}, right}, ended)
+}
+
+// dependOn is depend for all that a link needs.
+func (t *tokens) dependOn(l *v10.Link, n need, ended func()) {
 	l.Ended(func() {
 		if ended != nil {
 			ended()
@@ -156,7 +161,6 @@ func (t *tokens) depend(l *v10.Link, p entity.Path, right sas.Rights, ended func
 	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := need{p, right}
 	if why := t.lost(n); why != nil { // the right has gone meanwhile
 		l.Detach(why)
 		return
@@ -187,11 +191,13 @@ func (t *tokens) check() {
 
 // lost returns why a link may not live; nil: it may.
 func (t *tokens) lost(n need) *wire.Error {
-	switch d, ok := t.side.entity(n.path); {
-	case !t.allowsLocked(n.path, n.rights):
-		return t.side.unauthorized(n.path, n.rights)
-	case ok && !t.side.open(d, n.rights):
-		return t.side.disabled(n.path)
+	for _, p := range n.paths {
+		switch d, ok := t.side.entity(p); {
+		case !t.allowsLocked(p, n.rights):
+			return t.side.unauthorized(p, n.rights)
+		case ok && !t.side.open(d, n.rights):
+			return t.side.disabled(p)
+		}
 	}
 	return nil
 }

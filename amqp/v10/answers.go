@@ -13,9 +13,9 @@ import (
 // awaited is a settlement of which the broker tells what has become.
 type awaited struct {
 	link     *outgoingLink
-	of       []delivery  // ascending by number
-	state    *wire.State // of what took effect
-	lost     *wire.State // of what did not
+	of       []delivery         // ascending by number
+	state    *wire.State        // of what took effect
+	lost     func() *wire.State // of what did not
 	outcome  fsm.Outcome
 	answered bool // the client waits for it
 }
@@ -25,6 +25,8 @@ var (
 	acceptedState = &wire.State{Kind: wire.StateAccepted}
 	releasedState = &wire.State{Kind: wire.StateReleased}
 )
+
+func isReleased() *wire.State { return releasedState }
 
 // stateFor returns the state with which an outcome is answered. It keeps little of what the client has said: many may
 // wait for a queue without a leader.
@@ -109,11 +111,14 @@ func awaits(all map[uint64]*awaited, from, to int64) bool {
 // answer tells the client the outcomes of deliveries. mu is held.
 func (c *counts) answer(a *awaited, lost []uint64) {
 	slices.SortFunc(a.of, func(a, b delivery) int { return cmp.Compare(a.id, b.id) })
-	queue := false
+	queue, late := false, (*wire.State)(nil)
 	for _, d := range a.of {
 		state := a.state
 		if _, is := slices.BinarySearch(lost, d.number); is {
-			state = a.lost
+			if late == nil {
+				late = a.lost()
+			}
+			state = late
 		}
 		queue = c.answers.add(uint32(d.id), state) || queue
 	}

@@ -1,6 +1,10 @@
 package v10
 
-import "github.com/quorate/quorate/amqp/v10/wire"
+import (
+	"bytes"
+
+	"github.com/quorate/quorate/amqp/v10/wire"
+)
 
 // Settle modes of a link's sender.
 const (
@@ -22,6 +26,8 @@ const firstPart = 4 << 10
 type assembly struct {
 	mode  byte // of the link's sender
 	limit int  // of a message, in bytes
+	// transacts: its dialect knows transactions.
+	transacts bool
 
 	active  bool
 	id      uint32
@@ -29,6 +35,7 @@ type assembly struct {
 	format  uint32
 	tag     [maxTag]byte
 	tagSize int
+	txn     []byte // the id of its transaction; nil: it is in none
 	body    []byte // of more than one frame
 }
 
@@ -63,7 +70,7 @@ func (a *assembly) admit(t *wire.Transfer) *wire.Error {
 	switch {
 	case t.Resume:
 		return wire.Errorf(wire.ConditionNotImplemented, "Link recovery not supported")
-	case t.State.Kind == wire.StateTransactional:
+	case t.State.Kind == wire.StateTransactional && !a.transacts:
 		return wire.Errorf(wire.ConditionNotImplemented, "Transactions not supported")
 	case a.active && t.DeliveryID.Or(a.id) != a.id:
 		return wire.Errorf(wire.ConditionInvalidField, "delivery-id %d within delivery %d", t.DeliveryID.Value, a.id)
@@ -78,7 +85,10 @@ func (a *assembly) admit(t *wire.Transfer) *wire.Error {
 	case !t.Settled.Value && t.RcvSettleMode.Value == 1:
 		return wire.Errorf(wire.ConditionNotImplemented, "rcv-settle-mode second not supported")
 	}
-	a.tagSize = copy(a.tag[:], t.DeliveryTag)
+	a.tagSize, a.txn = copy(a.tag[:], t.DeliveryTag), nil
+	if t.State.Kind == wire.StateTransactional {
+		a.txn = bytes.Clone(t.State.Transactional.TxnID)
+	}
 	a.active, a.id, a.settled, a.format = true, t.DeliveryID.Value, t.Settled.Value, t.MessageFormat.Value
 	return nil
 }

@@ -69,7 +69,10 @@ type Form interface {
 	// error is answered, and the deliveries stay locked, if it is quiet and the client waits for an answer; else it ends their link.
 	Settlement(outcome *wire.State, of *Received) (fsm.Settlement, *wire.Error)
 	// Answers returns with what an outcome is answered: if it took effect, and if the queue had taken the delivery back.
-	Answers(outcome *wire.State) (done, lost *wire.State)
+	Answers(outcome *wire.State) (done *wire.State, lost func() *wire.State)
+	// Enlist has an outcome of a delivery on a quiet link take effect with a transaction, and returns the answer to it; nil: it knows no
+	// transactions. The delivery stays until Received.Forget.
+	Enlist(transaction []byte, outcome *wire.State, of *Received) (answer *wire.State)
 	// Keeps reports whether what the client has received stays locked for it, and may be settled by others, when the link ends.
 	Keeps() bool
 	// Quiet reports whether the client is not told that a lock has ended. What it has received is remembered for Settlement then.
@@ -87,6 +90,19 @@ type Received struct {
 	Sequence uint64
 	Acquired uint32
 	Edit     []byte
+
+	session *session
+	id      uint64 // of the delivery
+}
+
+// Forget ends the delivery, which was settled in another way. Any goroutine may call it, without a gate.
+func (r *Received) Forget() {
+	c := &r.session.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.deliveries.each(uint32(r.id), uint32(r.id), true, func(delivery) {})
+	}
 }
 
 // Link is the server's end of a link as its dialect sees it.
@@ -105,6 +121,8 @@ type Delivery struct {
 	ID      uint32
 	Format  uint32
 	Settled bool
+	// Transaction is the id of the one that it is a part of; nil: none. It may be kept.
+	Transaction []byte
 }
 
 // Broker is the broker's session. It may be used by what Side.Attach and Incoming.Take return, and by Link.Do.
@@ -157,7 +175,7 @@ func (a *Attach) Take(in Incoming, queue fsm.QueueID, answer *wire.Attach, credi
 	}
 	l.in = &incomingLink{
 		session: s, handle: l.handle, takes: in, queue: queue,
-		assembly: assembly{mode: a.SndSettleMode, limit: int(answer.MaxMessageSize)},
+		assembly: assembly{mode: a.SndSettleMode, limit: int(answer.MaxMessageSize), transacts: true},
 	}
 	begin()
 	s.conn.out.push(s.channel, answer)
@@ -322,6 +340,13 @@ func (l *outgoingLink) unsent() map[uint64]bool {
 	return numbers
 }
 
+// Answer tells the client a state of the dialect's own.
+func (d *Delivery) Answer(state *wire.State) {
+	if s := d.Link.session; !d.Settled {
+		s.conn.out.push(s.channel, &wire.Disposition{Role: true, First: d.ID, Last: wire.Some(d.ID), Settled: true, State: *state})
+	}
+}
+
 // Accept tells the client that the dialect has what it sent.
 func (d *Delivery) Accept() { d.end(wire.StateAccepted, nil) }
 
@@ -334,49 +359,40 @@ func (d *Delivery) end(state wire.Outcome, e *wire.Error) {
 	p.resolve(number, number, state, e)
 }
 
-// Publish passes messages to the broker. The delivery has one outcome: that of all of them. Numbers are set here, and the slice
-// belongs to the caller again once next has returned.
-func (d *Delivery) Publish(all []fsm.Publish) (next func()) {
+// Publish passes a message to the broker, of which Number and Confirm are set here. It belongs to the caller again once Take has
+// returned, and next as well.
+func (d *Delivery) Publish(m *fsm.Publish) (next func()) {
 	p := &d.Link.session.publisher
-	var of *batch
-	if len(all) > 1 {
-		of = &batch{left: len(all)}
-	}
-	for i := range all {
-		m := &all[i]
-		m.Confirm = !d.Settled
-		size := len(m.Payload)
-		p.session.conn.Flow.Add(1, int64(size))
-		d.Link.link.in.credit.waiting.Add(1)
-		m.Number = p.outcomes.addTo(of, d.Link.link.in, d.ID, uint32(size), d.Settled)
-	}
-	return p.routeAll(all)
+	m.Confirm, m.Number = !d.Settled, d.wait(len(m.Payload))
+	return p.pass(m)
 }
 
-// routeAll publishes messages that have their numbers.
-func (p *publisher) routeAll(all []fsm.Publish) (next func()) {
-	for i := range all {
-		m := &all[i]
-		routed, err := p.session.broker.Publish(m)
-		switch {
-		case err == fsm.ErrNotFresh:
-			return func() { p.routeAllLater(all[i:]) }
-		case err != nil:
-			p.resolve(m.Number, m.Number, wire.StateRejected, p.session.refusal("transfer", err))
-		case !routed:
-			p.resolve(m.Number, m.Number, wire.StateRejected, p.session.conn.side.Unroutable())
-		}
+// wait has the delivery wait for what becomes of so many bytes, under the number that it returns.
+func (d *Delivery) wait(size int) (number uint64) {
+	in, p := d.Link.link.in, &d.Link.session.publisher
+	p.session.conn.Flow.Add(1, int64(size))
+	in.credit.waiting.Add(1)
+	return p.outcomes.add(in, d.ID, uint32(size), d.Settled)
+}
+
+// pass publishes a message that has its number.
+func (p *publisher) pass(m *fsm.Publish) (next func()) {
+	routed, err := p.session.broker.Publish(m)
+	switch {
+	case err == fsm.ErrNotFresh:
+		return func() { p.passLater(m) }
+	case err != nil:
+		p.resolve(m.Number, m.Number, wire.StateRejected, p.session.refusal("transfer", err))
+	case !routed:
+		p.resolve(m.Number, m.Number, wire.StateRejected, p.session.conn.side.Unroutable())
 	}
 	return nil
 }
 
-// routeAllLater is routeAll once the broker is certain of its routes. It blocks.
-func (p *publisher) routeAllLater(all []fsm.Publish) {
-	if !p.awaitRoutes(&all[0]) {
+// passLater is pass once the broker is certain of its routes. It blocks.
+func (p *publisher) passLater(m *fsm.Publish) {
+	if !p.awaitRoutes(m) {
 		return
-	}
-	for i := range all {
-		all[i].Fresh = true
 	}
 	s := p.session
 	s.gate.Lock()
@@ -384,30 +400,27 @@ func (p *publisher) routeAllLater(all []fsm.Publish) {
 		s.gate.Unlock()
 		return
 	}
-	next := p.routeAll(all)
+	next := p.pass(m)
 	s.gate.Unlock()
 	if next != nil {
 		next()
 	}
 }
 
-// batch are the publishes that have one outcome together. It is guarded by the lock of outcomes.
-type batch struct {
-	left  int // without an outcome
-	state wire.Outcome
-	err   *wire.Error
-}
-
-// resolve counts an outcome. told: it is the last one, which then has what all of them have.
-func (b *batch) resolve(p *publishing) (told bool) {
-	b.left--
-	if p.state != wire.StateAccepted && b.state == wire.NoState {
-		b.state, b.err = p.state, p.err
+// Post has something else passed to the broker, of so many bytes: by post, which may block, and whose outcome the broker confirms
+// under a number, unless it returns an error. then is told the outcome, nil if it is done, and returns what the client is told; it is
+// not called if the session ends before. nil: the client is told the same.
+func (d *Delivery) Post(size int, post func(number uint64) error, then func(*wire.Error) *wire.Error) (next func()) {
+	p, number := &d.Link.session.publisher, d.wait(size)
+	if then != nil {
+		p.then.Store(number, then)
+		p.thens.Add(1)
 	}
-	if b.left == 0 && b.state != wire.NoState {
-		p.state, p.err = b.state, b.err
+	return func() {
+		if err := post(number); err != nil {
+			p.resolve(number, number, wire.StateRejected, p.session.refusal("transfer", err))
+		}
 	}
-	return b.left == 0
 }
 
 // verbatim is the form of messages that are sent as they are.

@@ -324,7 +324,7 @@ func (s *session) receive(t *wire.Transfer, payload []byte) (next func(), err *w
 		next, err = s.pairs.request(l, message)
 	default:
 		d := &s.arrival
-		*d = Delivery{Link: l.view, Message: message, ID: in.assembly.id, Format: in.assembly.format, Settled: in.assembly.settled}
+		*d = Delivery{Link: l.view, Message: message, ID: in.assembly.id, Format: in.assembly.format, Settled: in.assembly.settled, Transaction: in.assembly.txn}
 		next, err = in.takes.Take(d)
 	}
 	if err != nil && err.Condition == wire.ConditionMessageSize && !in.assembly.settled {

@@ -38,7 +38,6 @@ type publishing struct {
 	done    bool
 	err     *wire.Error // of a rejection
 	link    *incomingLink
-	batch   *batch // which has one outcome; nil: it has its own
 }
 
 // outcomeBytes is about what an outcome costs besides its text while it waits for the writer.
@@ -64,11 +63,6 @@ type span struct{ first, last uint64 }
 
 // add adds a publish and returns its number.
 func (o *outcomes) add(link *incomingLink, id, size uint32, settled bool) uint64 {
-	return o.addTo(nil, link, id, size, settled)
-}
-
-// addTo is add for a publish of a batch, if there is one.
-func (o *outcomes) addTo(of *batch, link *incomingLink, id, size uint32, settled bool) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.list) == cap(o.list) && o.live <= len(o.list)/2 {
@@ -76,7 +70,7 @@ func (o *outcomes) addTo(of *batch, link *incomingLink, id, size uint32, settled
 	}
 	o.last++
 	o.live++
-	o.list = append(o.list, publishing{number: o.last, id: id, size: size, settled: settled, link: link, batch: of})
+	o.list = append(o.list, publishing{number: o.last, id: id, size: size, settled: settled, link: link})
 	return o.last
 }
 
@@ -119,7 +113,7 @@ func (o *outcomes) resolve(first, last uint64, state wire.Outcome, err *wire.Err
 		if each(p); p.link != nil {
 			count, bytes = count+1, bytes+int64(p.size)
 		}
-		if p.settled || p.batch != nil && !p.batch.resolve(p) {
+		if p.settled {
 			o.finish(p)
 		} else {
 			tell, waits = true, waits+p.waits()
@@ -143,7 +137,7 @@ func (o *outcomes) resolve(first, last uint64, state wire.Outcome, err *wire.Err
 }
 
 func (o *outcomes) finish(p *publishing) {
-	p.done, p.link, p.err, p.batch = true, nil, nil, nil
+	p.done, p.link, p.err = true, nil, nil
 	o.live--
 }
 

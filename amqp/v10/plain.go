@@ -134,9 +134,12 @@ func (plainForm) Settlement(outcome *wire.State, _ *Received) (fsm.Settlement, *
 }
 
 // Answers implements Form.
-func (plainForm) Answers(outcome *wire.State) (done, lost *wire.State) {
-	return stateFor(outcome), releasedState
+func (plainForm) Answers(outcome *wire.State) (done *wire.State, lost func() *wire.State) {
+	return stateFor(outcome), isReleased
 }
+
+// Enlist implements Form.
+func (plainForm) Enlist([]byte, *wire.State, *Received) *wire.State { return nil }
 
 // Keeps implements Form.
 func (plainForm) Keeps() bool { return false }

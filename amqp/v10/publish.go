@@ -3,6 +3,7 @@ package v10
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,8 @@ type publisher struct {
 	session  *session
 	outcomes outcomes
 	commands atomic.Bool // there were some
+	then     sync.Map    // of posts: their func, by number
+	thens    atomic.Int32
 
 	// Of the message that is being published, reused.
 	message    wire.Message
@@ -223,6 +226,23 @@ func (p *publisher) resolve(first, last uint64, state wire.Outcome, why *wire.Er
 	if state != wire.StateRejected {
 		why = nil
 	}
+	for n := first; n <= last && p.thens.Load() > 0; n++ {
+		then, is := p.then.LoadAndDelete(n)
+		if !is {
+			continue
+		}
+		p.thens.Add(-1)
+		told, e := wire.StateAccepted, then.(func(*wire.Error) *wire.Error)(why)
+		if e != nil {
+			told = wire.StateRejected
+		}
+		p.record(n, n, told, e)
+	}
+	p.record(first, last, state, why)
+}
+
+// record records the outcome of those that have none.
+func (p *publisher) record(first, last uint64, state wire.Outcome, why *wire.Error) {
 	var some [4]*incomingLink
 	links := some[:0]
 	queue := p.outcomes.resolve(first, last, state, why, func(x *publishing) {

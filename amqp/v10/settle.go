@@ -22,6 +22,13 @@ func (s *session) settle(d *wire.Disposition) *wire.Error {
 	if !d.Role {
 		return nil // it settles what it has published
 	}
+	if d.State.Kind == wire.StateTransactional {
+		var all enlisted
+		s.counts.mu.Lock()
+		s.counts.deliveries.each(d.First, d.Last.Or(d.First), false, func(x delivery) { all = append(all, x) })
+		s.counts.mu.Unlock()
+		return all.enlist(s, d)
+	}
 	ends, err := endsDeliveries(d)
 	if err != nil || !ends {
 		if d.State.Kind == wire.StateReceived {
@@ -45,6 +52,34 @@ func (s *session) settle(d *wire.Disposition) *wire.Error {
 			l.settle(of[i:i+1], ids[i:i+1], d)
 		}
 	})
+	return nil
+}
+
+// enlisted are deliveries of which an outcome takes effect with a transaction.
+type enlisted []delivery
+
+// enlist tells their dialect, and answers. An error ends the session.
+func (all enlisted) enlist(s *session, d *wire.Disposition) *wire.Error {
+	t, unknown := d.State.Transactional, wire.Errorf(wire.ConditionNotImplemented, "Transactions not supported")
+	if len(all) == 0 {
+		state := s.conn.side.Forgotten(&d.State)
+		if state.Kind == wire.StateTransactional {
+			return unknown
+		}
+		s.conn.out.push(s.channel, &wire.Disposition{First: d.First, Last: d.Last, Settled: true, State: state})
+	}
+	for _, x := range all {
+		var answer *wire.State
+		if x.received != nil {
+			answer = x.link.form.Enlist(t.TxnID, &t.Outcome, x.received)
+		}
+		if answer == nil {
+			return unknown
+		}
+		if !d.Settled {
+			s.conn.out.push(s.channel, &wire.Disposition{First: uint32(x.id), Last: wire.Some(uint32(x.id)), Settled: true, State: *answer})
+		}
+	}
 	return nil
 }
 
@@ -113,8 +148,6 @@ func endsDeliveries(d *wire.Disposition) (bool, *wire.Error) {
 		return true, nil
 	case wire.NoState, wire.StateReceived:
 		return d.Settled, nil
-	case wire.StateTransactional:
-		return false, wire.Errorf(wire.ConditionNotImplemented, "Transactions not supported")
 	}
 	return false, wire.Errorf(wire.ConditionInvalidField, "Unrecognised state")
 }

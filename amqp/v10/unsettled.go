@@ -40,7 +40,7 @@ func (u *unsettled) number(link *outgoingLink, m *fsm.Message) uint32 {
 		}
 		d := delivery{id: id, link: link, number: m.ID}
 		if link.quiet {
-			d.received = &Received{m.Sequence, m.Acquired, m.Edit}
+			d.received = &Received{m.Sequence, m.Acquired, m.Edit, link.session, id}
 		}
 		u.list = append(u.list, d)
 		u.live++

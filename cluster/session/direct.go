@@ -79,39 +79,97 @@ func (s *Session) find(ctx context.Context, name string, takes bool) (*catalog.V
 // held any more, *fsm.NotTaken if the queue takes a message in no more. The messages for the queue are numbered from
 // first on. The payloads belong to the broker then.
 func (s *Session) Perform(ctx context.Context, name string, u *fsm.Unit) (first uint64, err error) {
-	if err := checkUnit(u); err != nil {
+	p, q, payload, err := s.prepare(ctx, name, u)
+	if err != nil {
 		return 0, err
+	}
+	k, err := s.ask(ctx, q, p.command, payload)
+	if err != nil {
+		return 0, err
+	}
+	if err := p.refusal(k.Result.Code); err != nil {
+		return 0, err
+	}
+	if k.Refused == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		p.count(s)
+	}
+	return k.Result.Next, k.Refused
+}
+
+// Post is Perform without a wait for the queue: SessionEvents.Confirmed tells what has become of the unit, under a number
+// as publishes have them. An error is at once, and nothing is told then. It keeps the order of units and publishes.
+func (s *Session) Post(ctx context.Context, name string, u *fsm.Unit, number uint64) error {
+	p, _, payload, err := s.prepare(ctx, name, u)
+	if err != nil {
+		return err
+	}
+	s.lock()
+	defer s.unlock()
+	if to := p.at.stream; to.Over() || to.Ending() {
+		return queues.NoQueue(p.queue)
+	}
+	p.at.stream.Add(p.command, stream.Pending{Payload: payload, Number: number, Confirm: true, Note: p})
+	return nil
+}
+
+// posted is a unit that a queue is about to perform.
+type posted struct {
+	queue   *catalog.Queue
+	at      *sessionQueue
+	unit    *fsm.Unit
+	command *logpb.Command
+}
+
+// prepare checks a unit for a queue.
+func (s *Session) prepare(ctx context.Context, name string, u *fsm.Unit) (p *posted, q *catalog.Queue, payload []byte, err error) {
+	if err := checkUnit(u); err != nil {
+		return nil, nil, nil, err
 	}
 	v, q, err := s.find(ctx, name, len(u.Endings) > 0)
 	if err == nil && len(u.Sends)+len(u.Onward) > 0 {
 		_, err = v.UseQueue(s.conn.by(), catalog.Write, s.conn.vhost, name)
 	}
 	if err != nil {
-		return 0, err
+		return nil, nil, nil, err
 	}
-	unit, payload, err := s.unitOf(v, q, u)
-	if err != nil {
-		return 0, err
-	}
-	k, err := s.ask(ctx, q, &logpb.Command{Kind: logpb.Command_UNIT, Unit: unit}, payload)
+	p = &posted{queue: q, unit: u}
+	unit, payload, err := s.unitOf(v, p)
+	p.command = &logpb.Command{Kind: logpb.Command_UNIT, Unit: unit}
+	return p, q, payload, err
+}
+
+// refusal returns why a queue has not performed the unit; nil: it has, or is gone.
+func (p *posted) refusal(code fsm.Code) error {
 	switch {
-	case err != nil:
-		return 0, err
-	case k.Result.Code == fsm.NotFound:
-		return 0, fsm.ErrNotHeld
-	case k.Result.Code == fsm.InUse:
-		return 0, fsm.Refuse(fsm.Precondition, "another message is deferred under this token in "+q.String())
-	case k.Result.Code == fsm.Rejected:
+	case code == fsm.NotFound, code == fsm.Rejected && len(p.unit.Endings) > 0 && len(p.unit.Sends) == 0:
+		return fsm.ErrNotHeld
+	case code == fsm.InUse:
+		return fsm.Refuse(fsm.Precondition, "another message is deferred under this token in "+p.queue.String())
+	case code == fsm.Rejected:
 		reason := fsm.TooLong
-		if q.RequiresGroup() && slices.ContainsFunc(unit.Commands, func(c *logpb.Command) bool { return c.Kind == logpb.Command_ENQUEUE && c.Enqueue.GroupId == "" }) {
+		if p.queue.RequiresGroup() && slices.ContainsFunc(p.command.Unit.Commands, func(c *logpb.Command) bool { return c.Kind == logpb.Command_ENQUEUE && c.Enqueue.GroupId == "" }) {
 			reason = fsm.NoGroup
 		}
-		return 0, &fsm.NotTaken{Queue: q.Name, Reason: reason}
+		return &fsm.NotTaken{Queue: p.queue.Name, Reason: reason}
 	}
-	if k.Refused == nil {
-		s.countUnit(q, u)
+	return nil
+}
+
+// answered tells what has become of a posted unit. The lock is held.
+func (p *posted) answered(s *Session, number uint64, code fsm.Code) {
+	why := p.refusal(code)
+	switch {
+	case code == fsm.OK:
+		p.count(s)
+	case code == fsm.Gone:
+		why = fsm.ErrUnroutable
+	case why == nil:
+		s.conn.in.queues.OddAnswer(p.queue.ID, "unit", code)
+		why = &fsm.NotTaken{Queue: p.queue.Name, Reason: fsm.OutOfOrder}
 	}
-	return k.Result.Next, k.Refused
+	s.tell(number, why)
 }
 
 // checkUnit returns what a queue would not take for a unit.
@@ -150,7 +208,8 @@ func checkUnit(u *fsm.Unit) error {
 }
 
 // unitOf returns a unit in the form of the log, and the payload that it brings.
-func (s *Session) unitOf(v *catalog.View, q *catalog.Queue, u *fsm.Unit) (unit *logpb.Unit, payload []byte, err error) {
+func (s *Session) unitOf(v *catalog.View, of *posted) (unit *logpb.Unit, payload []byte, err error) {
+	q, u := of.queue, of.unit
 	unit = &logpb.Unit{}
 	size := 0
 	for _, list := range [][]fsm.Publish{u.Sends, u.Onward} {
@@ -169,6 +228,7 @@ func (s *Session) unitOf(v *catalog.View, q *catalog.Queue, u *fsm.Unit) (unit *
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	to := s.streams.queue(q)
+	of.at = to
 	to.needs.ask(v, q)
 	for i := range u.Sends {
 		p, e := &u.Sends[i], &logpb.Enqueue{}
@@ -214,20 +274,17 @@ func pairsOf(handles []fsm.Handle) (pairs []uint64) {
 	return pairs
 }
 
-// countUnit counts what a unit has done.
-func (s *Session) countUnit(q *catalog.Queue, u *fsm.Unit) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at := s.streams.queue(q)
-	for _, list := range [][]fsm.Publish{u.Sends, u.Onward} {
+// count counts what a unit has done. The lock is held.
+func (p *posted) count(s *Session) {
+	for _, list := range [][]fsm.Publish{p.unit.Sends, p.unit.Onward} {
 		for i := range list {
 			s.tally.Published("", len(list[i].Payload), 1, true)
 			s.tally.Confirmed()
-			at.counts[traffic.Publish]++
+			p.at.counts[traffic.Publish]++
 		}
 	}
-	for i := range u.Endings {
-		at.countSettled(len(u.Endings[i].Handles), u.Endings[i].Outcome)
+	for i := range p.unit.Endings {
+		p.at.countSettled(len(p.unit.Endings[i].Handles), p.unit.Endings[i].Outcome)
 	}
 }
 

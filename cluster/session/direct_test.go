@@ -42,7 +42,11 @@ func mustDirect(t *testing.T, config *logpb.QueueConfig) (*directQueue, *recorde
 	} {
 		w.Commit(c)
 	}
-	q := w.MustQueue("q")
+	declare := &logpb.DeclareQueue{Vhost: "/", Name: "q", Durable: true, Members: []uint32{1}}
+	if config.Groups != logpb.QueueConfig_NO_GROUPS {
+		declare.Arguments = &fsm.Table{Fields: []*logpb.Field{{Name: "x-message-groups", Value: &logpb.Value{Tag: 't', Int: 1}}}}
+	}
+	q := w.MustDeclare(declare)
 	d := &directQueue{t: t, w: w, q: q, m: queue.New("q", q.ID), bodies: map[fsm.Ref]string{}}
 	d.apply(&logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: config}}, nil)
 	w.submits(q.ID, func(_ string, b group.Batch) error {
@@ -214,6 +218,67 @@ func TestPerformRefused(t *testing.T) {
 	}
 }
 
+// A unit that is posted keeps its place among publishes, and its outcome is told by its number: of all of it.
+func TestPost(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprint("answer lost ", lost), func(t *testing.T) {
+			ctx := context.Background()
+			d, c, s := mustDirect(t, &logpb.QueueConfig{MaxLengthPlusOne: 6, Overflow: logpb.QueueConfig_REJECT_PUBLISH, DeliveryLimit: -1, Lock: 60_000})
+			to := streamTo(s, d.q)
+			publish(s, to, 1, "a")
+			if lost {
+				d.lose = 4
+			}
+			must(t, s.Post(ctx, "q", &fsm.Unit{Sends: sends("b", "c")}, 2))
+			publish(s, to, 3, "d")
+			must(t, s.Post(ctx, "q", &fsm.Unit{Sends: sends("e", "f")}, 4)) // there is space for one
+			must(t, s.Post(ctx, "q", &fsm.Unit{Endings: []fsm.Ending{{Handles: []fsm.Handle{{Number: 99}}}}}, 5))
+			publish(s, to, 6, "g")
+			var why []error
+			grouptest.Eventually(t, func() bool {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				why = slices.Clone(c.why)
+				return len(c.settled) == 6
+			})
+			var full *fsm.NotTaken
+			why = slices.DeleteFunc(why, func(err error) bool { return err == nil })
+			if len(why) != 2 || !errors.As(why[0], &full) || full.Reason != fsm.TooLong || why[1] != fsm.ErrNotHeld {
+				t.Errorf("the outcomes are %v", why)
+			}
+			text := ""
+			for i, m := range d.consume(c, s, 5) {
+				if text += string(m.Payload.Body()); m.Sequence != uint64(i+1) {
+					t.Errorf("%s has the number %d", m.Payload.Body(), m.Sequence)
+				}
+			}
+			if text != "abcdg" {
+				t.Errorf("the queue has %s", text)
+			}
+		})
+	}
+}
+
+// A unit whose queue is gone is nowhere, and one that cannot be performed has no outcome.
+func TestPostNowhere(t *testing.T) {
+	ctx := context.Background()
+	d, c, s := mustDirect(t, &logpb.QueueConfig{})
+	if err := s.Post(ctx, "q", &fsm.Unit{}, 1); !isKind(err, fsm.Precondition) {
+		t.Errorf("nothing to do: %v", err)
+	}
+	d.w.submits(d.q.ID, func(string, group.Batch) error { return nil }) // which is lost
+	must(t, s.Post(ctx, "q", &fsm.Unit{Sends: sends("a", "b")}, 2))
+	d.w.deleteQueue(d.q)
+	grouptest.Eventually(t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.why) == 1 && c.why[0] == fsm.ErrUnroutable && c.settled[2] == 1
+	})
+	if err := s.Post(ctx, "q", &fsm.Unit{Sends: sends("a", "b")}, 3); !isKind(err, fsm.NotFoundKind) {
+		t.Errorf("to a queue that is gone: %v", err)
+	}
+}
+
 // What goes on to another queue is a letter at once.
 func TestPerformOnward(t *testing.T) {
 	d, _, s := mustDirect(t, &logpb.QueueConfig{})
@@ -294,5 +359,43 @@ func TestCancelScheduled(t *testing.T) {
 	}
 	if err := s.CancelScheduled(ctx, "q", nil); !isKind(err, fsm.Precondition) {
 		t.Errorf("no number: %v", err)
+	}
+}
+
+// A consumer that holds groups has one that is empty from the beginning, and does with it what it likes, until it gives it up.
+func TestHeldGroup(t *testing.T) {
+	ctx := context.Background()
+	d, c, s := mustDirect(t, &logpb.QueueConfig{DeliveryLimit: -1, Lock: 60_000, Groups: logpb.QueueConfig_BY_HEADER})
+	hold := fsm.ConsumeSpec{Queue: "q", Number: 1, Credit: true, Numbered: true, Hold: true, Arguments: &fsm.Table{Fields: []*logpb.Field{
+		{Name: "x-group-id", Value: &logpb.Value{Tag: 'S', Str: []byte("g")}},
+	}}}
+	must(t, s.Consume(ctx, hold))
+	other := d.w.mustSession(&recorder{})
+	if err := other.Consume(ctx, hold); err != fsm.ErrGroupHeld {
+		t.Errorf("held by another one: %v", err)
+	}
+	until, _, err := s.Group(ctx, 1, "g", fsm.RenewGroup, nil)
+	if err != nil || until != d.w.Stamp()+60_000 {
+		t.Errorf("until %d, %v", until, err)
+	}
+	_, _, err = s.Group(ctx, 1, "g", fsm.SetGroupState, []byte("state"))
+	must(t, err)
+	if _, state, err := s.Group(ctx, 1, "g", fsm.GetGroupState, nil); string(state) != "state" || err != nil {
+		t.Errorf("the state is %s, %v", state, err)
+	}
+	if _, _, err := s.Group(ctx, 1, "g", fsm.SetGroupState, make([]byte, fsm.MaxGroupState+1)); !isKind(err, fsm.Precondition) {
+		t.Errorf("a state that is too large: %v", err)
+	}
+	for consumer, id := range map[uint64]string{1: "another", 9: "g"} {
+		if _, _, err := s.Group(ctx, consumer, id, fsm.GetGroupState, nil); err != fsm.ErrNotHeld {
+			t.Errorf("consumer %d and group %s: %v", consumer, id, err)
+		}
+	}
+	_, _, err = s.Group(ctx, 1, "g", fsm.ReleaseGroup, nil)
+	must(t, err)
+	hold.Number = 2 // numbers are not used again
+	must(t, other.Consume(ctx, hold))
+	if len(c.messages) > 0 {
+		t.Errorf("%d messages", len(c.messages))
 	}
 }

@@ -121,6 +121,11 @@ func (c *calls) confirm(number uint64, why error) {
 	if why == nil || fsm.IsConfirmed(why) && !c.session.releases() {
 		c.tally.Confirmed()
 	}
+	c.tell(number, why)
+}
+
+// tell is confirm for what is counted otherwise.
+func (c *calls) tell(number uint64, why error) {
 	if n := len(c.events); n > 0 {
 		if e := &c.events[n-1]; e.kind == eventConfirmed && e.err == why && e.last+1 == number {
 			e.last = number
@@ -430,6 +435,8 @@ func (q *sessionQueue) Answered(p *stream.Pending, r fsm.Result) {
 		if isNotDone(r.Code) {
 			s.lose(errLateSettle)
 		}
+	} else if a, is := p.Note.(*posted); is {
+		a.answered(s, p.Number, r.Code)
 	} else if p.Payload != nil {
 		s.answered(q, p, r)
 	}

@@ -55,10 +55,13 @@ func (m *Machine) unit(meta *fsm.Meta, cmd *logpb.Unit, eff *fsm.Effects) (r fsm
 	return r
 }
 
+// performedAtOnce bounds the commands of a unit.
+const performedAtOnce = 4500
+
 // isUnit reports whether a unit can be performed at all. What needs a name, or brings a past,
 // cannot be in one.
 func (m *Machine) isUnit(cmd *logpb.Unit) bool {
-	if !m.since(3) || len(cmd.GetCommands()) == 0 || len(cmd.GetCommands()) > namedAtOnce {
+	if !m.since(3) || len(cmd.GetCommands()) == 0 || len(cmd.GetCommands()) > performedAtOnce {
 		return false
 	}
 	size, pairs, tokens := uint64(0), []uint64(nil), []string(nil)

@@ -1,6 +1,7 @@
 package entity
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/url"
@@ -41,6 +42,13 @@ type Path struct {
 type Address struct {
 	Path
 	Part Part
+}
+
+// NewTrackingID returns a name for one answer, by which its receiver and the log mean the same.
+func NewTrackingID() string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	return hex.EncodeToString(id[:])
 }
 
 // String is the path as clients read it.

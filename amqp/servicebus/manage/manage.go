@@ -3,8 +3,6 @@ package manage
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -328,9 +326,7 @@ func (c *call) fail(err error) int {
 	case errors.As(err, &no), errors.Is(err, context.DeadlineExceeded):
 		e = &refusal{http.StatusServiceUnavailable, 50300, "The cluster does not answer at the moment."}
 	}
-	var raw [8]byte
-	_, _ = rand.Read(raw[:]) // it does not fail
-	tracking := hex.EncodeToString(raw[:])
+	tracking := entity.NewTrackingID()
 	c.Logger.Info("service bus request is not done", "method", c.r.Method, "path", c.path, "status", e.status, "tracking_id", tracking, "error", err)
 	detail := e.text
 	if e.sub != 0 {

@@ -69,7 +69,7 @@ var goldenBodies = []struct {
 	},
 	{
 		"disposition with a transaction", "00 53 15 c0[05 41 43 40 40 00 53 34 c0[02 a0[74] 40]]", "-",
-		&Disposition{Role: true, State: State{Kind: StateTransactional}},
+		&Disposition{Role: true, State: State{Kind: StateTransactional, Transactional: &TransactionalState{TxnID: []byte("t")}}},
 	},
 	{"disposition with an unknown state", "00 53 15 c0[05 41 43 40 40 00 53 99 45]", "-", &Disposition{Role: true, State: State{Kind: StateOther}}},
 	{"detach", "00 53 16 c0[02 43 41]", "", &Detach{Closed: true}},

@@ -19,6 +19,7 @@ const (
 	CodeRejected           byte = 0x25
 	CodeReleased           byte = 0x26
 	CodeModified           byte = 0x27
+	CodeDeclared           byte = 0x33
 	CodeTransactionalState byte = 0x34
 	CodeSource             byte = 0x28
 	CodeTarget             byte = 0x29
@@ -66,6 +67,8 @@ func compositeCode(symbol string) byte {
 		return 0x26
 	case "amqp:modified:list":
 		return 0x27
+	case "amqp:declared:list":
+		return 0x33
 	case "amqp:transactional-state:list":
 		return 0x34
 	case "amqp:source:list":
@@ -141,6 +144,8 @@ func compositeName(code byte) string {
 		return "released"
 	case 0x27:
 		return "modified"
+	case 0x33:
+		return "declared"
 	case 0x34:
 		return "transactional-state"
 	case 0x28:
@@ -878,6 +883,27 @@ func (v *Modified) appendTo(b []byte) []byte {
 	} else {
 		e.null()
 	}
+	return e.finish()
+}
+
+// Declared is declared.
+type Declared struct {
+	TxnID []byte
+}
+
+var factsOfDeclared = composite{"declared", 0x33, []string{"txn-id"}}
+
+func (*Declared) facts() *composite { return &factsOfDeclared }
+
+func (v *Declared) read(b []byte, depth int) ([]byte, *Error) {
+	d := decode(&factsOfDeclared, b, depth)
+	v.TxnID = required(&d, d.binary())
+	return d.finish()
+}
+
+func (v *Declared) appendTo(b []byte) []byte {
+	e := encode(b, 0x33)
+	e.binary(v.TxnID)
 	return e.finish()
 }
 

@@ -11,6 +11,7 @@ const (
 	StateRejected
 	StateReleased
 	StateModified
+	StateDeclared
 	StateTransactional
 	StateOther
 )
@@ -21,6 +22,8 @@ type State struct {
 	Received Received
 	Rejected Rejected
 	Modified Modified
+	// Transactional belongs to two kinds: of StateDeclared it has no outcome.
+	Transactional *TransactionalState
 }
 
 // symbolOf are the names of the four outcomes in a source's outcomes.
@@ -65,9 +68,13 @@ func (d *decoder) state(s *State) {
 	case uint64(factsOfModified.code):
 		s.Kind = StateModified
 		d.into(&s.Modified)
+	case uint64(factsOfDeclared.code):
+		var t Declared
+		d.into(&t)
+		s.Kind, s.Transactional = StateDeclared, &TransactionalState{TxnID: t.TxnID}
 	case uint64(factsOfTransactionalState.code):
-		s.Kind = StateTransactional
-		d.skip()
+		s.Kind, s.Transactional = StateTransactional, new(TransactionalState)
+		d.into(s.Transactional)
 	default:
 		s.Kind = StateOther
 		d.skip()
@@ -87,6 +94,10 @@ func (e *encoder) state(s *State) {
 		e.put(append(AppendDescriptor(e.b, factsOfReleased.code), cList0))
 	case StateModified:
 		e.composite(&s.Modified)
+	case StateDeclared:
+		e.composite(&Declared{TxnID: s.Transactional.TxnID})
+	case StateTransactional:
+		e.composite(s.Transactional)
 	default:
 		e.null()
 	}

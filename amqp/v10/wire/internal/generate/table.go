@@ -131,6 +131,7 @@ var composites = []composite{
 		may("undeliverable-here", "boolean"),
 		may("message-annotations", "map"),
 	}},
+	{"declared", 0x33, []field{must("txn-id", "binary")}},
 	{"transactional-state", 0x34, []field{
 		must("txn-id", "binary"),
 		may("outcome", "state"),
