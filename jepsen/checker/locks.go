@@ -78,7 +78,10 @@ func holds(h *history.History) []*held {
 // Locks finds locks that ended too soon: a message that came to somebody else
 // while its holder's lock lasted, and a holder that was told so early that its
 // lock was lost.
-func Locks(h *history.History) Verdict {
+func Locks(h *history.History) Verdict { return locks(h, ClockError) }
+
+// locks is Locks with an error of clocks that is allowed.
+func locks(h *history.History, allowed time.Duration) Verdict {
 	p := problems{name: "lock"}
 	before := map[uint64][]*held{}
 	for _, d := range holds(h) {
@@ -87,7 +90,7 @@ func Locks(h *history.History) Verdict {
 			if d.Turn < old.Turn { // it was handed out before, and took longer to arrive
 				first, second = d, old
 			}
-			if end := first.until(0); second.Return < end-ClockError {
+			if end := first.until(0); second.Return < end-allowed {
 				p.add("key %d came to %s at %v, and %s held it until %v", d.Key, second.Client, second.Return, first.Client, end)
 			}
 		}
@@ -95,7 +98,7 @@ func Locks(h *history.History) Verdict {
 			if o.Result != history.No || settledBefore(d.then[:i]) {
 				continue
 			}
-			if end := refusedEnd(d, o); o.Return < end-ClockError {
+			if end := refusedEnd(d, o); o.Return < end-allowed {
 				p.add("key %d: %s is refused to %s at %v, and its lock lasted until %v", d.Key, o.Kind, o.Client, o.Return, end)
 			}
 		}

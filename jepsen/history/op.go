@@ -16,6 +16,7 @@ const (
 	Reject    = "reject"  // given up, as a dead letter
 	Defer     = "defer"
 	Receive   = "receive" // of a deferred message
+	Accept    = "accept"  // a client, which is one for each, holds a group for Lock from the call on, and knows it from Return on
 	Cancel    = "cancel"  // of a schedule
 	Fire      = "fire"
 	Lost      = "lost"      // a session has ended, OK: by its client; otherwise its Call is when it was last heard of
