@@ -39,7 +39,7 @@ func TestTokens(t *testing.T) {
 		{"another queue's rule", "sb://h/s", sign("sb://h/s", "own", "k4"), 401, "invalid signature"},
 		{"a wrong key", "sb://h/q", sign("sb://h/q", root, "x"), 401, "invalid signature"},
 		{"no rule", "sb://h/q", sign("sb://h/q", "nobody", rootKey), 401, "invalid signature"},
-		{"over", "sb://h/q", late, 401, "invalid signature"},
+		{"over", "sb://h/q", late, 401, "ExpiredToken: The token is expired. Expiration time: 20"},
 		{"of another", "sb://h/s", sign("sb://h/q", root, rootKey), 401, "invalid signature"},
 		{"half a segment", "sb://h/q2", sign("sb://h/q", root, rootKey), 401, "invalid signature"},
 		{"of nothing", "sb://h/nowhere", sign("sb://h/", root, rootKey), 404, "The messaging entity 'sb://Host/nowhere' could not be found."},

@@ -1,6 +1,7 @@
 package servicebus
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -80,7 +81,10 @@ func (t *tokens) add(audience, text string) (status int32, description string) {
 		return 400, "InvalidToken: the token is malformed."
 	}
 	g := &grant{token: token}
-	if !token.Covers(audience) || !t.verify(g) {
+	switch err := t.verify(g); {
+	case errors.Is(err, sas.ErrExpired):
+		return 401, token.ExpiredText()
+	case err != nil || !token.Covers(audience):
 		return 401, "InvalidSignature: The token has an invalid signature."
 	}
 	path := sas.Path(audience)
@@ -99,22 +103,26 @@ func (t *tokens) add(audience, text string) (status int32, description string) {
 	return 202, "Accepted"
 }
 
-// verify reports whether a token is good now, and notes what it gives. The rule is one of the queue or topic that the token
-// is for, else of the namespace.
-func (t *tokens) verify(g *grant) bool {
+// verify says why a token is not good now, or notes what it gives. The rule is one of the queue or topic that the token is
+// for, else of the namespace.
+func (t *tokens) verify(g *grant) error {
 	s := t.side
 	dir, now := s.dialect.Directory, s.dialect.Directory.Now()
 	at, _ := nodeAt(sas.Path(g.token.Resource))
 	scope := at.Path
 	scope.Subscription = ""
+	why := sas.ErrInvalid
 	for _, in := range []string{scope.Key(), ""} {
 		rule, _ := dir.Rule(s.client.VHost, in, g.token.RuleName)
-		if err := g.token.Verify(rule, now, s.dialect.Skew); err == nil {
+		switch err := g.token.Verify(rule, now, s.dialect.Skew); err {
+		case nil:
 			g.scope, g.rights = in, rule.Rights
-			return true
+			return nil
+		case sas.ErrExpired:
+			why = err
 		}
 	}
-	return false
+	return why
 }
 
 // allows reports whether the client has a right on an entity now.
@@ -176,7 +184,7 @@ func (t *tokens) check() {
 		return
 	}
 	for audience, g := range t.put {
-		if !t.verify(g) {
+		if t.verify(g) != nil {
 			delete(t.put, audience)
 		}
 	}

@@ -250,6 +250,8 @@ func (c *call) verify(header string, of entity.Path, path string) (rule *sas.Rul
 		return all, true, nil
 	case ownErr == nil && of.Name != "":
 		return own, false, nil
+	case errors.Is(allErr, sas.ErrExpired) || errors.Is(ownErr, sas.ErrExpired):
+		return nil, false, refuse(http.StatusUnauthorized, 40103, "%s", token.ExpiredText())
 	}
 	return nil, false, denied
 }

@@ -248,6 +248,12 @@ func TestWhoMayManage(t *testing.T) {
 			t.Errorf("%s %s by %s: %d %s", x.method, x.path, x.rule, status, text)
 		}
 	}
+	for key, want := range map[string]string{"key": "ExpiredToken: The token is expired. Expiration time: 20", "other": "Invalid authorization token signature"} {
+		late := sas.Sign("https://h:5300/q", "root", key, time.Now().Add(-time.Hour))
+		if status, text := ask(t, h, "GET", "q", "", "", "", "Authorization", late); status != 401 || !strings.Contains(text, want) {
+			t.Errorf("late by %s: %d %s", key, status, text)
+		}
+	}
 	h.Hosts = []string{"other"}
 	if status, _ := root(t, h, "GET", "q", ""); status != 401 {
 		t.Error(status)

@@ -40,11 +40,12 @@ type Rule struct {
 	Primary, Secondary string // empty: no such key
 }
 
-// Errors of tokens. Whether a rule is not there, a key is wrong or a time is over
-// is told by none of them.
+// Errors of tokens. Whether a rule is not there or a key is wrong is told by none of
+// them; that its time is over learns who knows the key.
 var (
 	ErrMalformed = errors.New("the token is malformed")
-	ErrInvalid   = errors.New("the token has an invalid signature or is expired")
+	ErrInvalid   = errors.New("the token has an invalid signature")
+	ErrExpired   = errors.New("the token is expired")
 )
 
 const scheme = "SharedAccessSignature "
@@ -113,10 +114,18 @@ func (t *Token) Verify(rule *Rule, now time.Time, skew time.Duration) error {
 		}
 		good |= same
 	}
-	if good == 0 || !now.Before(t.Expires.Add(skew)) {
+	switch {
+	case good == 0:
 		return ErrInvalid
+	case !now.Before(t.Expires.Add(skew)):
+		return ErrExpired
 	}
 	return nil
+}
+
+// ExpiredText is what a client is told whose token is expired. Programs look for its beginning.
+func (t *Token) ExpiredText() string {
+	return "ExpiredToken: The token is expired. Expiration time: " + t.Expires.UTC().Format(time.RFC3339) + "."
 }
 
 func sum(key, text string) []byte {

@@ -26,14 +26,18 @@ func TestOwnTokens(t *testing.T) {
 			t.Errorf("%+v", token)
 		}
 		for name, err := range map[string]error{
-			"late":         token.Verify(rule, now.Add(time.Minute), 0),
-			"no rule":      token.Verify(nil, now, 0),
-			"another key":  token.Verify(&Rule{Primary: "x"}, now, 0),
-			"without keys": token.Verify(&Rule{}, now, 0),
+			"no rule":              token.Verify(nil, now, 0),
+			"another key":          token.Verify(&Rule{Primary: "x"}, now, 0),
+			"without keys":         token.Verify(&Rule{}, now, 0),
+			"late with no rule":    token.Verify(nil, now.Add(time.Minute), 0),
+			"late and another key": token.Verify(&Rule{Primary: "x"}, now.Add(time.Minute), 0),
 		} {
 			if !errors.Is(err, ErrInvalid) {
 				t.Error(name, err)
 			}
+		}
+		if err := token.Verify(rule, now.Add(time.Minute), 0); !errors.Is(err, ErrExpired) {
+			t.Error("late", err)
 		}
 		if err := token.Verify(rule, now.Add(time.Minute), time.Second); err != nil {
 			t.Error("skew", err)
