@@ -172,6 +172,24 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// A connection has one link on which tokens are put at a time (CB-1).
+func TestOneLinkForTokens(t *testing.T) {
+	s := mustServe(t)
+	c := s.mustDial(t, client.SASLTypeAnonymous())
+	first, second := mustSession(t, c), mustSession(t, c)
+	sender, err := first.NewSender(t.Context(), "$cbs", nil)
+	must(t, err)
+	_, err = second.NewSender(t.Context(), "$cbs", nil)
+	wantRefused(t, err, "amqp:not-allowed", "$cbs")
+	must(t, sender.Close(t.Context()))
+	_, err = second.NewSender(t.Context(), "$cbs", nil)
+	must(t, err)
+	_, err = first.NewSender(t.Context(), "$cbs", nil)
+	wantRefused(t, err, "amqp:not-allowed", "$cbs")
+	must(t, second.Close(t.Context()))
+	mustAsk(t, c, "$cbs").put("amqp://host/", sign("amqp://host/", root, rootKey))
+}
+
 // batch is a delivery of several messages with these texts.
 func batch(texts ...string) *client.Message {
 	m := &client.Message{Format: batchFormat}

@@ -319,9 +319,11 @@ func sign(resource, rule, key string) string {
 func (s *server) mustOpen(t testing.TB) *client.Conn {
 	t.Helper()
 	c := s.mustDial(t, client.SASLTypeAnonymous())
-	if status, why := mustAsk(t, c, "$cbs").put("amqp://host/", sign("amqp://host/", root, rootKey)); status != 202 {
+	a := mustAsk(t, c, "$cbs")
+	if status, why := a.put("amqp://host/", sign("amqp://host/", root, rootKey)); status != 202 {
 		t.Fatal(status, why)
 	}
+	must(t, a.sender.Close(t.Context()))
 	return c
 }
 

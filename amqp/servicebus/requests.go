@@ -18,6 +18,8 @@ type requestNodes struct {
 
 	mu      sync.Mutex
 	answers map[*v10.Link]answering
+	// puts: the connection has a link on which tokens are put, of which it has one at a time.
+	puts bool
 }
 
 // answering is a link on which requests to a node are answered.
@@ -64,7 +66,12 @@ func (n *requestNodes) attach(a *v10.Attach, d *entity.Description, part entity.
 		if d != nil && d.Store() != nil {
 			answer.MaxMessageSize += uint64(d.Store().MaxMessageSizeInKilobytes) << 10
 		}
-		a.Take(&requestLink{n.side, node, d, part, perform}, 0, answer, requestCredit, func() {})
+		link := &requestLink{n.side, node, d, part, perform}
+		if d != nil {
+			a.Take(link, 0, answer, requestCredit, func() {})
+		} else {
+			n.takeTokens(a, link, answer)
+		}
 		return
 	}
 	answer.InitialDeliveryCount, answer.MaxMessageSize = wire.Some[uint32](0), a.MaxMessageSize
@@ -85,6 +92,38 @@ func (n *requestNodes) attach(a *v10.Attach, d *entity.Description, part entity.
 			delete(n.answers, a.Link)
 		})
 	})
+}
+
+// takeTokens opens the connection's link on which tokens are put. A program whose earlier one has not ended, as it was cut short,
+// is told so, and connects anew.
+func (n *requestNodes) takeTokens(a *v10.Attach, l *requestLink, answer *wire.Attach) {
+	if !n.claim() {
+		a.Refuse(n.side.refuse(wire.ConditionNotAllowed, "The connection has a link to %s already.", l.node))
+		return
+	}
+	begun := false
+	a.Take(l, 0, answer, requestCredit, func() {
+		begun = true
+		a.Link.Ended(n.release)
+	})
+	if !begun {
+		n.release()
+	}
+}
+
+// claim reports whether the connection had no link on which tokens are put. Then it has one until release.
+func (n *requestNodes) claim() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	free := !n.puts
+	n.puts = true
+	return free
+}
+
+func (n *requestNodes) release() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.puts = false
 }
 
 // find returns the link on which a request is answered: by the address or the name that it gives, in its session or its
