@@ -292,6 +292,7 @@ type GroupInfo struct {
 	Messages uint64
 	Held     bool
 	HasState bool
+	StateSet Time // when the state was last set; 0: there is none
 }
 
 // Deferred are deferred messages that a session takes without a consumer.

@@ -262,7 +262,7 @@ func (x *Inspector) messageGroups(r *peerpb.GroupsRequest) *peerpb.TextReply {
 func groupFrom(names explain.Names, of *queue.Group, now fsm.Time) api.Group {
 	g := api.Group{
 		ID: of.ID, Messages: of.Messages + of.CheckedOut, Unacknowledged: of.CheckedOut, OldestAt: int64(of.OldestAt),
-		HasState: of.StateBytes > 0, StateBytes: of.StateBytes, StateUntil: int64(of.StateUntil),
+		HasState: of.StateBytes > 0, StateBytes: of.StateBytes, StateSetAt: int64(of.StateSet), StateUntil: int64(of.StateUntil),
 	}
 	if of.Held {
 		g.Held, g.ConsumerTag, g.Session = true, of.Tag, explain.SessionName(names, of.Holder.Session)

@@ -450,7 +450,7 @@ func (s *Session) Groups(ctx context.Context, name, after string, limit int) ([]
 	list := make([]fsm.GroupInfo, len(page.Items))
 	for i := range page.Items {
 		g := &page.Items[i]
-		list[i] = fsm.GroupInfo{ID: g.ID, Messages: g.Messages, Held: g.Held, HasState: g.HasState}
+		list[i] = fsm.GroupInfo{ID: g.ID, Messages: g.Messages, Held: g.Held, HasState: g.HasState, StateSet: fsm.Time(g.StateSetAt)}
 	}
 	return list, err
 }

@@ -115,7 +115,7 @@ var bindingColumns = columnsOf("source_name source_kind destination_name destina
 
 var listBindings = listing(bindingColumns, "Listing bindings for vhost VHOST ...", "bindings", "VHOST")
 
-var groupColumns = columnsOf[api.Group]("id held consumer_tag session locked_until remaining_ms messages messages_unacknowledged oldest state_bytes state_until")
+var groupColumns = columnsOf[api.Group]("id held consumer_tag session locked_until remaining_ms messages messages_unacknowledged oldest state_bytes state_set_at state_until")
 
 func listGroups(c *call) error {
 	queue, err := c.queue()

@@ -48,7 +48,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		"/api/queues":                     []api.Queue{{VHost: "/", Name: "a", Type: "quorum", Durable: true}, {VHost: "other", Name: "b", Type: "classic", Durable: true}, {VHost: "/", Name: "b", Type: "classic"}},
 		"/api/queues/other":               []api.Queue{{Name: "b", Leader: &leader, QueueStats: &api.QueueStats{}}},
 		"/api/queues/none":                []api.Queue{},
-		"/api/queues/%2F/a/groups":        api.GroupPage{Items: []api.Group{{ID: "g", Held: true, ConsumerTag: "t", Session: "n1/7/3", LockedUntil: 50, Remaining: 40, Messages: 2, Unacknowledged: 1, OldestAt: 9, StateBytes: 4}}},
+		"/api/queues/%2F/a/groups":        api.GroupPage{Items: []api.Group{{ID: "g", Held: true, ConsumerTag: "t", Session: "n1/7/3", LockedUntil: 50, Remaining: 40, Messages: 2, Unacknowledged: 1, OldestAt: 9, StateBytes: 4, StateSetAt: 5}}},
 		"/api/quorate/timeouts/%2F":       []api.ConsumerTimeout{{At: 70, Queue: api.QueueName{Name: "a"}, Tag: "t", Node: "n1", Leader: "n2", Messages: 2, HeldMS: 900, Timeout: 800, Action: "cancel"}},
 		"/api/drift/%2F":                  []api.Drift{{Kind: "queue", Name: "a", Argument: "x-max-length", Declared: json.RawMessage("10"), Received: json.RawMessage("null"), User: "u", Client: "worker", Times: 3, LastAt: 70}},
 		"/api/quorate/time":               api.Time{Queues: 3, Unknown: 1, AtLeast: true, Next: api.Next{Minute: api.TimeCounts{Expire: 1, TimeOut: 4}, Hour: api.TimeCounts{Expire: 2, DeadLetter: 1, TimeOut: 4}, Day: api.TimeCounts{Expire: 3, DeadLetter: 2, Fire: 5, TimeOut: 4, Unlock: 6, Retry: 7, Return: 8, Delete: 9}}},
@@ -126,7 +126,7 @@ func TestVerbs(t *testing.T) {
 	}{
 		{"version", "1.2.3\n"},
 		{"-q list_groups --queue a id held messages", "id\theld\tmessages\ng\ttrue\t2\n"},
-		{"-q -s list_groups --queue a", "g\ttrue\tt\tn1/7/3\t50\t40\t2\t1\t9\t4\t0\n"},
+		{"-q -s list_groups --queue a", "g\ttrue\tt\tn1/7/3\t50\t40\t2\t1\t9\t4\t5\t0\n"},
 		{"--formatter json version", "{\n  \"product_version\": \"1.2.3\"\n}\n"},
 		{"status", "Status of node n1 ...\ncluster_name\tc\nproduct_version\t1.2.3\nfsm_version\t2\nready\ttrue\nnot_ready\t\nuptime\t1h0m5s\ndata_dir\t/d\nlisteners\tamqp=h:1 (AMQP 0-9-1, AMQP 1-0) http=h:2\nalarms\tclock_skew\nheld_memory\t26 (channels 5, publishes 6, answers 7, http 8)\ncatalog_leader\tn2\nroutes_fresh\ttrue\nqueues\t3\nreplicas\t2\nleaders\t1\nquarantined\t1\nresignations_total\t3\nunproven\t1\nclosed\t1\n" +
 			"Queues that are quarantined on the node:\nvhost\tname\tgroup\tdoing\tpanic\tterm\tindex\tstopped\n/\tq\t7\tperform effects\toh\t3\t9\tfalse\n" +

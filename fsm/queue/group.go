@@ -53,6 +53,7 @@ type group struct {
 	to     *groupTaker // who alone is to be served; nil: anybody
 
 	state      string
+	stateSet   fsm.Time // when it was last set, on the machine's clock; 0: there is none
 	idle       bool
 	stateUntil fsm.Time // on the machine's clock; 0: never
 	stateOrder uint64

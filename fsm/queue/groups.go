@@ -463,7 +463,10 @@ func (gs *groups) setState(g *group, state string) {
 	gs.untimeState(g)
 	g.idle = false
 	gs.stateSize += uint64(len(state)) - uint64(len(g.state))
-	g.state = state
+	g.state, g.stateSet = state, 0
+	if state != "" {
+		g.stateSet = gs.clock.now()
+	}
 	gs.keep(g)
 	gs.touch(g)
 }

@@ -29,6 +29,7 @@ type Group struct {
 	Tag         string   // of the holder
 	LockedUntil fsm.Time // 0: until it is given up
 	StateBytes  int
+	StateSet    fsm.Time // when the state was last set; 0: there is none
 	StateUntil  fsm.Time // when the state ends; 0: never
 }
 
@@ -95,7 +96,7 @@ func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 }
 
 func (g *group) save() *logpb.GroupState {
-	st := &logpb.GroupState{Id: g.id, State: g.state, StateUntil: int64(g.stateUntil), StateOrder: g.stateOrder}
+	st := &logpb.GroupState{Id: g.id, State: g.state, StateSet: int64(g.stateSet), StateUntil: int64(g.stateUntil), StateOrder: g.stateOrder}
 	if x := g.hold; x != nil {
 		st.Held, st.Order, st.Until, st.LingerUntil = true, x.order, int64(x.until), int64(x.linger)
 	}
@@ -126,7 +127,7 @@ func (gs *groups) restore(h *logpb.QueueSnapshot, n int, byAge func(int) *consum
 			return fmt.Errorf("%w: group %q twice", ErrSnapshot, st.Id)
 		}
 		g := gs.known(&group{id: st.Id})
-		g.state, g.stateUntil, g.stateOrder = st.State, fsm.Time(st.StateUntil), st.StateOrder
+		g.state, g.stateSet, g.stateUntil, g.stateOrder = st.State, fsm.Time(st.StateSet), fsm.Time(st.StateUntil), st.StateOrder
 		gs.stateSize += uint64(len(g.state))
 		if at := (key{At: g.stateUntil, Seq: g.stateOrder}); g.stateUntil != 0 {
 			if gs.states.Get(at) != nil {
@@ -276,6 +277,7 @@ func (gs *groups) check(k *checker) {
 		}
 		k.that((gs.kept.Get(key{Seq: g.no}) != nil) == (!g.ended && (g.hold != nil || g.state != "" || g.out > 0)), "group %q is wrongly kept", g.id)
 		k.that(g.idle == (g.rests() && !g.ended), "group %q is idle: %v", g.id, g.idle)
+		k.that(0 <= g.stateSet && g.stateSet <= gs.clock.now() && (g.state != "" || g.stateSet == 0), "the state of group %q was set at %d", g.id, g.stateSet)
 		if g.stateUntil != 0 {
 			states++
 			k.deadline(g.stateUntil)
@@ -385,7 +387,7 @@ func (gs *groups) show(g *group) Group {
 	c := g.counted(gs.purges)
 	x := Group{
 		ID: g.id, Messages: uint64(c.members), CheckedOut: uint64(c.out), Oldest: c.head,
-		StateBytes: len(g.state), StateUntil: g.stateUntil,
+		StateBytes: len(g.state), StateSet: g.stateSet, StateUntil: g.stateUntil,
 	}
 	if h := g.hold; h != nil && !g.left() {
 		x.Held, x.Holder, x.Tag, x.LockedUntil = true, h.of.c.id, h.of.c.tag, gs.clock.heldUntil(h.until)
@@ -407,6 +409,7 @@ func groupsText(b *strings.Builder, m *Machine) {
 			numberText(b, " lingers=%d", m.clock.heldUntil(h.linger))
 		}
 		numberText(b, " state=%d", x.StateBytes)
+		numberText(b, " state-set=%d", x.StateSet)
 		numberText(b, " state-until=%d", x.StateUntil)
 		b.WriteString("\n")
 	}

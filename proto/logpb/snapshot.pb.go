@@ -680,6 +680,7 @@ type GroupState struct {
 	// Behind all consumers, holder is then a position in QueueSnapshot.detached, and
 	// behind that nobody.
 	Leaving       uint32 `protobuf:"varint,10,opt,name=leaving" json:"leaving,omitempty"`
+	StateSet      int64  `protobuf:"zigzag64,11,opt,name=state_set,json=stateSet" json:"state_set,omitempty"` // when the state was last set; 0: there is none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -780,6 +781,13 @@ func (x *GroupState) GetLingerUntil() int64 {
 func (x *GroupState) GetLeaving() uint32 {
 	if x != nil {
 		return x.Leaving
+	}
+	return 0
+}
+
+func (x *GroupState) GetStateSet() int64 {
+	if x != nil {
+		return x.StateSet
 	}
 	return 0
 }
@@ -2055,7 +2063,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\tno_source\x18\n" +
 	" \x01(\x04R\bnoSource\x12\x18\n" +
 	"\arefused\x18\v \x01(\x04R\arefused\x12\x10\n" +
-	"\x03why\x18\f \x01(\tR\x03why\"\x89\x02\n" +
+	"\x03why\x18\f \x01(\tR\x03why\"\xa6\x02\n" +
 	"\n" +
 	"GroupState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -2070,7 +2078,8 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x05until\x18\b \x01(\x12R\x05until\x12!\n" +
 	"\flinger_until\x18\t \x01(\x12R\vlingerUntil\x12\x18\n" +
 	"\aleaving\x18\n" +
-	" \x01(\rR\aleaving\"\x8f\x01\n" +
+	" \x01(\rR\aleaving\x12\x1b\n" +
+	"\tstate_set\x18\v \x01(\x12R\bstateSet\"\x8f\x01\n" +
 	"\x0fGroupTakerState\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\rR\bconsumer\x12\x10\n" +
 	"\x03max\x18\x02 \x01(\rR\x03max\x12\x0e\n" +

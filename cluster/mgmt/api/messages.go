@@ -80,7 +80,8 @@ type Group struct {
 	OldestAt       int64  `json:"oldest,omitempty"` // when its first message that is not unacknowledged was enqueued
 	HasState       bool   `json:"has_state"`
 	StateBytes     int    `json:"state_bytes"`
-	StateUntil     int64  `json:"state_until,omitempty"` // 0: until it is cleared
+	StateSetAt     int64  `json:"state_set_at,omitempty"` // 0: there is none
+	StateUntil     int64  `json:"state_until,omitempty"`  // 0: until it is cleared
 }
 
 // Retry asks for delayed messages to be retried at once.
