@@ -328,6 +328,29 @@ func TestRequestsAreCounted(t *testing.T) {
 	}
 }
 
+// Sessions are listed by what they have, or by when their state was set (SE-9).
+func TestListsOfSessions(t *testing.T) {
+	s := mustServe(t)
+	s.machines.groups = []fsm.GroupInfo{
+		{ID: "held", Held: true}, {ID: "message", Messages: 1}, {ID: "new", HasState: true, StateSet: 2000}, {ID: "old", Messages: 1, HasState: true, StateSet: 1000},
+	}
+	a := mustAsk(t, s.mustOpen(t), "s/$management")
+	for _, c := range []struct {
+		since int64
+		want  []string
+	}{
+		{253_402_300_800_000, []string{"message", "new", "old"}}, {999, []string{"new", "old"}}, {1000, []string{"new"}}, {2000, nil},
+	} {
+		status, _, answer := a.ask(map[string]any{"operation": "com.microsoft:get-message-sessions"},
+			map[string]any{"last-updated-time": time.UnixMilli(c.since), "skip": int32(0), "top": int32(10)})
+		body, _ := answer.Value.(map[string]any)
+		got, _ := body["sessions-ids"].([]string)
+		if want := map[bool]int32{true: 200, false: 204}[c.want != nil]; status != want || !slices.Equal(got, c.want) {
+			t.Errorf("since %d: %d, %q, want %q", c.since, status, got, c.want)
+		}
+	}
+}
+
 // What the service annotates a sender cannot say.
 func TestAnnotationsOfSenders(t *testing.T) {
 	s := mustServe(t)

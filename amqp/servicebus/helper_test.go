@@ -154,8 +154,9 @@ type (
 type machines struct {
 	mu     sync.Mutex
 	posted []posted
-	why    error // the outcome of what is posted
-	err    error // of posting
+	groups []fsm.GroupInfo // of each queue
+	why    error           // the outcome of what is posted
+	err    error           // of posting
 }
 
 // posted is a unit for a queue, which had this text.
@@ -220,8 +221,12 @@ func (machine) DeleteBefore(context.Context, string, int, fsm.Time, string) (uin
 func (machine) Group(context.Context, uint64, string, fsm.GroupAction, []byte) (fsm.Time, []byte, error) {
 	return 0, nil, fsm.ErrNotHeld
 }
-func (machine) Groups(context.Context, string, string, int) ([]fsm.GroupInfo, error) { return nil, nil }
-func (machine) LockKey(context.Context, string) ([]byte, error)                      { return make([]byte, 16), nil }
+func (m machine) Groups(context.Context, string, string, int) ([]fsm.GroupInfo, error) {
+	m.all.mu.Lock()
+	defer m.all.mu.Unlock()
+	return m.all.groups, nil
+}
+func (machine) LockKey(context.Context, string) ([]byte, error) { return make([]byte, 16), nil }
 
 // mustDeclare declares queues.
 func mustDeclare(t testing.TB, b *amqptest.Broker, queues ...string) {

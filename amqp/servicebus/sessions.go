@@ -304,7 +304,7 @@ const anySession = 253_402_300_799_000
 // groupsAtOnce is how many groups are asked for at a time.
 const groupsAtOnce = 1000
 
-// listSessions lists sessions that have messages or a state; those with a state alone, if a time is given.
+// listSessions lists sessions that have messages or a state; if a time is given, those whose state was set after it.
 func (r *request) listSessions(ctx context.Context) error {
 	since, _ := r.body.Get("last-updated-time")
 	skip, _ := r.integer("skip")
@@ -312,7 +312,7 @@ func (r *request) listSessions(ctx context.Context) error {
 	if !ok || top < 1 || skip < 0 {
 		return r.malformed("top")
 	}
-	stateOnly := since.Type == wire.Timestamp && since.Signed() < anySession
+	stateOnly := since.Type == wire.Timestamp && since.Signed() < anySession // set after that
 	var ids []string
 	for after, left := "", skip; int64(len(ids)) < top; {
 		page, err := r.machine().Groups(ctx, r.queue(), after, groupsAtOnce)
@@ -321,7 +321,7 @@ func (r *request) listSessions(ctx context.Context) error {
 		}
 		for _, g := range page {
 			switch after = g.ID; {
-			case stateOnly && !g.HasState, g.Messages == 0 && !g.HasState:
+			case stateOnly && int64(g.StateSet) <= since.Signed(), g.Messages == 0 && !g.HasState:
 			case left > 0:
 				left--
 			case int64(len(ids)) < min(top, groupsAtOnce):
