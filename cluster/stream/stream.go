@@ -257,7 +257,7 @@ type Load struct{ light, heavy, patient group.Batch }
 
 // NewLoad returns an empty load.
 func NewLoad() Load {
-	return Load{light: group.Batch{Light: true}, patient: group.Batch{Patient: true}}
+	return Load{light: group.Batch{Light: true, Patient: true}, patient: group.Batch{Patient: true}}
 }
 
 // Submit hands over its batches until one is refused.
@@ -298,6 +298,7 @@ func (s *Stream) Take(to *Load) (full bool) {
 		}
 		b.Commands = append(b.Commands, p.encoded...)
 		b.Count++
+		b.Patient = b.Patient && (b != &to.light || p.settle.acks())
 		if p.Payload != nil {
 			b.Payloads = append(b.Payloads, p.Payload)
 			b.Bytes += len(p.Payload)
