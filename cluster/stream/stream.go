@@ -252,7 +252,7 @@ const MaxBatchCommands = 256
 const maxBatchBytes = 256 << 10
 
 // Load is what a route submits at a time. Light batches may overtake heavy ones, also those that
-// were submitted earlier; heavy ones may overtake patient ones.
+// were submitted earlier; heavy ones may overtake patient ones. One of nothing but acks is light and patient.
 type Load struct{ light, heavy, patient group.Batch }
 
 // NewLoad returns an empty load.
