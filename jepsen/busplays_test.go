@@ -111,7 +111,7 @@ const busEndless = "<MaxDeliveryCount>1000</MaxDeliveryCount>"
 // connection is lost they settle by the token at another node.
 func (r *run) busLocks(draw *rand.Rand) *play {
 	d := &dice{draw: rand.New(rand.NewPCG(draw.Uint64(), 1))}
-	p := r.busPlay("held", busEndless, checker.Told, checker.Finished)
+	p := r.busPlay("held", busEndless, checker.Promised, checker.Finished)
 	p.sends(r, "held sender", 300*time.Millisecond, func() string { return "" })
 	for i := range 12 {
 		p.consume = append(p.consume, func(ctx context.Context) error {
@@ -456,7 +456,7 @@ func (p *play) takes(r *run, queue string, first int, do func(context.Context, *
 
 // busDead has messages fail until they are dead letters, each of which is received once. Every fourth is taken before that.
 func (r *run) busDead(draw *rand.Rand) *play {
-	p := r.busPlay("failing", "<MaxDeliveryCount>3</MaxDeliveryCount>", checker.Told, checker.Finished)
+	p := r.busPlay("failing", "<MaxDeliveryCount>3</MaxDeliveryCount>", checker.Promised, checker.Finished)
 	p.sends(r, "failing sender", 100*time.Millisecond, func() string { return "" })
 	for i := range 4 {
 		p.takes(r, p.name, i, func(ctx context.Context, h *holding) {

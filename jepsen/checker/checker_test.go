@@ -28,7 +28,7 @@ var checkers = map[string]func(*history.History) Verdict{
 	"late":        func(h *history.History) Verdict { return Late(h, 2*time.Second) },
 	"deaths":      func(h *history.History) Verdict { return Deaths(h, Expired("waiting")) },
 	"locks":       Locks,
-	"told":        Told,
+	"promised":    Promised,
 	"sessions":    Sessions,
 	"due":         Due,
 	"finished":    Finished,

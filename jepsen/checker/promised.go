@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/jepsen/history"
 )
 
-// Told is Locks for holders that were told until when they hold a message: nothing is excused, not even a wrong clock.
-func Told(h *history.History) Verdict { return locks(h, 0) }
+// Promised is Locks for holders that were told until when they hold a message: nothing is excused, not even a wrong clock.
+func Promised(h *history.History) Verdict { return locks(h, 0) }
 
 // tenure is a group that a client has accepted. Each has a client of its own.
 type tenure struct {
@@ -16,8 +16,8 @@ type tenure struct {
 	lost    time.Duration // 0: it was not
 }
 
-// told is what the holder knew before the call of an op: how long it holds the group. Before a call at 0: in the end.
-func (t *tenure) told(before time.Duration) time.Duration {
+// promised is what the holder knew before the call of an op: how long it holds the group. Before a call at 0: in the end.
+func (t *tenure) promised(before time.Duration) time.Duration {
 	end := t.Call + t.Lock
 	for _, o := range t.renewed {
 		if o.Result == history.OK && (before == 0 || o.Return <= before) {
@@ -52,7 +52,7 @@ func Sessions(h *history.History) Verdict {
 	}
 	for _, o := range h.Ops {
 		if t := by[o.Client]; t != nil && o.Result == history.No {
-			if end := t.told(o.Call); o.Return < end {
+			if end := t.promised(o.Call); o.Return < end {
 				p.add("group %s: %s is refused to %s at %v, who held it until %v", t.Group, o.Kind, o.Client, o.Return, end)
 			}
 		}
@@ -60,7 +60,7 @@ func Sessions(h *history.History) Verdict {
 	for _, o := range h.Ops { // in the order of the history, so that problems are
 		if t := by[o.Client]; t != nil && o.Kind == history.Accept {
 			for _, other := range groups[o.Group] {
-				if end := other.told(0); other != t && other.Return <= t.Return && t.Return < end && t.Return < t.told(0) {
+				if end := other.promised(0); other != t && other.Return <= t.Return && t.Return < end && t.Return < t.promised(0) {
 					p.add("group %s: %s got it at %v, and %s held it until %v", o.Group, t.Client, t.Return, other.Client, end)
 				}
 			}
