@@ -20,6 +20,7 @@ type Stats struct {
 
 	Clock      fsm.Time // the latest stamp that it has seen
 	LastActive fsm.Time // when something was last done with the queue
+	LastNumber uint64   // of the latest message that has come; 0: none has
 	// Instants of what comes next; 0: nothing does.
 	NextDeadline  fsm.Time // of anything
 	NextExpiry    fsm.Time // of a message
@@ -79,6 +80,7 @@ func StatsOf(m *queue.Machine) Stats {
 		Phase: all.Phase, DeadLetters: config.GetDeadLetter(), Pause: next.Pause, Redrive: next.Redrive,
 	}
 	s.LastActive, s.InUse = m.Activity()
+	s.LastNumber = queue.NextSeq(m) - 1
 	s.NextScheduled, s.LastScheduled = m.ScheduledSpan()
 	if by := queue.ReadyByPriority(m); len(by) > 0 && by[len(by)-1] == s.Ready.Messages {
 		s.Priority = uint8(len(by) - 1)

@@ -16,7 +16,7 @@ func TestStatsAreSmall(t *testing.T) {
 	if size := unsafe.Sizeof(Stats{}); size > 200 {
 		t.Errorf("%d bytes", size)
 	}
-	if s := StatsOf(queue.New("q", 7)); s.Listed || s.Use != nil {
+	if s := StatsOf(queue.New("q", 7)); s.Listed || s.Use != nil || s.LastNumber != 0 {
 		t.Errorf("nobody has used it: %+v", s)
 	}
 	x := used{t: t, m: queue.New("q", 7)}
@@ -27,7 +27,7 @@ func TestStatsAreSmall(t *testing.T) {
 	if s.Priorities != nil || s.Use != nil || s.Rest != nil || !s.Listed {
 		t.Errorf("%+v", s)
 	}
-	if s.Applied != 3 || s.Clock != 1003 || s.LastActive != 1003 || s.InUse || s.Ready != (queue.Count{Messages: 1, Bytes: 8}) || s.Phase != queue.Active {
+	if s.Applied != 3 || s.Clock != 1003 || s.LastActive != 1003 || s.LastNumber != 2 || s.InUse || s.Ready != (queue.Count{Messages: 1, Bytes: 8}) || s.Phase != queue.Active {
 		t.Errorf("%+v", s)
 	}
 	if got := s.ReadyByPriority(); !slices.Equal(got, []uint64{0, 0, 0, 0, 1}) || s.Capacity(2000) != 0 {

@@ -91,7 +91,7 @@ func TestMachineToLinks(t *testing.T) {
 		".Counters.Enqueued", ".Counters.Delivered", ".Counters.Redelivered", ".Counters.Acked", ".Counters.Requeued",
 		".Counters.Duplicates", ".Counters.Refused", ".Counters.AckedExpired", ".Waiting.Bytes", ".Forwarding.Bytes",
 	}
-	elsewhere := []string{"Queue", "Revision", "ConsumersTimedOut", "NextDelayedAt", "LastDelayedAt", "LastActive", "NextExpiryAt", "LeaseExpiresAt", "MessagesReadyReturned", "LogBytes", "ReadyByPriority", "Paused", "Pause", "Redrive", "MessagesDue"} // see statsOf and answer
+	elsewhere := []string{"Queue", "Revision", "ConsumersTimedOut", "NextDelayedAt", "LastDelayedAt", "LastActive", "LastMessageNumber", "NextExpiryAt", "LeaseExpiresAt", "MessagesReadyReturned", "LogBytes", "ReadyByPriority", "Paused", "Pause", "Redrive", "MessagesDue"} // see statsOf and answer
 	var s queue.Stats
 	machine := fill(reflect.ValueOf(&s).Elem())
 	links := numbersOf(reflect.ValueOf(wireOf(s)).Elem())
@@ -249,6 +249,9 @@ func TestStatsOf(t *testing.T) {
 		do(2+session, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 10, PriorityPlusOne: 1 + uint32(session)}})
 	}
 	n := group.StatsOf(m)
+	if s := statsOf(m.ID(), &group.Stats{LastNumber: 7}, 5000); s.LastMessageNumber != 7 {
+		t.Errorf("the last message has the number %d", s.LastMessageNumber)
+	}
 	if s := statsOf(m.ID(), &n, 5000); *s.ConsumerCapacity != 0.75 || !slices.Equal(s.ReadyByPriority, []uint64{0, 1, 1}) {
 		t.Errorf("capacity %v, by priority %d", *s.ConsumerCapacity, s.ReadyByPriority)
 	}

@@ -245,7 +245,7 @@ type Queue struct {
 // now is the time of day as queues are stamped.
 func statsOf(id fsm.QueueID, n *group.Stats, now fsm.Time) *peerpb.QueueStats {
 	s := wireOf(n.All())
-	s.Queue, s.Revision, s.LastActive, s.InUse = uint64(id), n.Revision, int64(n.LastActive), n.InUse
+	s.Queue, s.Revision, s.LastActive, s.InUse, s.LastMessageNumber = uint64(id), n.Revision, int64(n.LastActive), n.InUse, n.LastNumber
 	s.NextExpiryAt, s.LeaseExpiresAt, s.MessagesReadyReturned = int64(n.NextExpiry), int64(n.LeaseEnd), n.Returned
 	if u := n.Use; u != nil {
 		s.ConsumersTimedOut, s.SingleActiveConsumerTag = uint64(u.TimedOut), u.SingleActive

@@ -1329,6 +1329,7 @@ type QueueStats struct {
 	MessagesReplacedTotal       uint64   `protobuf:"varint,92,opt,name=messages_replaced_total,json=messagesReplacedTotal" json:"messages_replaced_total,omitempty"`             // by others of their schedule ids
 	LastActive                  int64    `protobuf:"zigzag64,50,opt,name=last_active,json=lastActive" json:"last_active,omitempty"`                                              // when something was last done with it, ms
 	InUse                       bool     `protobuf:"varint,51,opt,name=in_use,json=inUse" json:"in_use,omitempty"`                                                               // it has a consumer, or a get that is not settled
+	LastMessageNumber           uint64   `protobuf:"varint,52,opt,name=last_message_number,json=lastMessageNumber" json:"last_message_number,omitempty"`                         // of the latest that has come; 0: none has
 	MessagesDeduplicatedTotal   uint64   `protobuf:"varint,85,opt,name=messages_deduplicated_total,json=messagesDeduplicatedTotal" json:"messages_deduplicated_total,omitempty"` // publishes that were duplicates
 	DedupIds                    uint64   `protobuf:"varint,86,opt,name=dedup_ids,json=dedupIds" json:"dedup_ids,omitempty"`                                                      // remembered now
 	DedupIdsForgottenEarlyTotal uint64   `protobuf:"varint,87,opt,name=dedup_ids_forgotten_early_total,json=dedupIdsForgottenEarlyTotal" json:"dedup_ids_forgotten_early_total,omitempty"`
@@ -1751,6 +1752,13 @@ func (x *QueueStats) GetInUse() bool {
 		return x.InUse
 	}
 	return false
+}
+
+func (x *QueueStats) GetLastMessageNumber() uint64 {
+	if x != nil {
+		return x.LastMessageNumber
+	}
+	return 0
 }
 
 func (x *QueueStats) GetMessagesDeduplicatedTotal() uint64 {
@@ -6660,7 +6668,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x0emessages_ready\x18\x03 \x01(\x04R\rmessagesReady\x127\n" +
 	"\x17messages_unacknowledged\x18\x04 \x01(\x04R\x16messagesUnacknowledged\x12-\n" +
 	"\x12messages_scheduled\x18\x05 \x01(\x04R\x11messagesScheduled\x124\n" +
-	"\x13oldest_ready_age_ms\x18\x06 \x01(\x04B\x05\xaa\x01\x02\b\x01R\x10oldestReadyAgeMs\"\xd4\x1c\n" +
+	"\x13oldest_ready_age_ms\x18\x06 \x01(\x04B\x05\xaa\x01\x02\b\x01R\x10oldestReadyAgeMs\"\x84\x1d\n" +
 	"\n" +
 	"QueueStats\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12%\n" +
@@ -6717,7 +6725,8 @@ const file_peer_proto_rawDesc = "" +
 	"\x17messages_replaced_total\x18\\ \x01(\x04R\x15messagesReplacedTotal\x12\x1f\n" +
 	"\vlast_active\x182 \x01(\x12R\n" +
 	"lastActive\x12\x15\n" +
-	"\x06in_use\x183 \x01(\bR\x05inUse\x12>\n" +
+	"\x06in_use\x183 \x01(\bR\x05inUse\x12.\n" +
+	"\x13last_message_number\x184 \x01(\x04R\x11lastMessageNumber\x12>\n" +
 	"\x1bmessages_deduplicated_total\x18U \x01(\x04R\x19messagesDeduplicatedTotal\x12\x1b\n" +
 	"\tdedup_ids\x18V \x01(\x04R\bdedupIds\x12D\n" +
 	"\x1fdedup_ids_forgotten_early_total\x18W \x01(\x04R\x1bdedupIdsForgottenEarlyTotal\x12/\n" +

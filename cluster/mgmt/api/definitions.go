@@ -387,6 +387,7 @@ type QueueStats struct {
 
 	SingleActive string `json:"single_active_consumer_tag,omitempty"` // if there is one
 	IdleSince    string `json:"idle_since,omitempty"`                 // RFC 3339, of the last activity; empty: it is in use
+	LastNumber   uint64 `json:"last_message_number"`                  // of the latest that has come; 0: none has
 	Raft         *Raft  `json:"raft"`                                 // null: it has one replica
 	// Publishes that were duplicates of messages within the window, ids that are
 	// remembered now, and those forgotten early because they were too many.
