@@ -42,15 +42,16 @@ import (
 
 // busSettings are those of the front for programs of Azure Service Bus.
 type busSettings struct {
-	amqp, amqps   listenersOf
-	management    string // empty: none
-	managementTLS tlsFiles
-	vhost         string            // empty: default_vhost
-	namespaces    map[string]string // host, in small letters → vhost
-	hosts         []string
-	rootKey       string // empty: a random one is made
-	file          string // of entities; empty: none
-	defaults      string // service or emulator
+	amqp, amqps      listenersOf
+	management       string // empty: none
+	managementTLS    tlsFiles
+	vhost            string            // empty: default_vhost
+	namespaces       map[string]string // host, in small letters → vhost
+	hosts            []string
+	rootKey          string // empty: a random one is made
+	messageKilobytes int    // of entities of which nobody says it
+	file             string // of entities; empty: none
+	defaults         string // service or emulator
 }
 
 const namespacesKey = "servicebus.namespace."
@@ -76,6 +77,7 @@ var busRows = []setting{
 		return nil
 	}},
 	{busKeySetting, "", "key of the rule RootManageSharedAccessKey of namespaces that have none; empty: a random one. Each node writes the key that holds to service-bus.key in data_dir", text(func(s *settings) *string { return &s.bus.rootKey })},
+	{"servicebus.message_kilobytes", "1024", "1 … 32768: MaxMessageSizeInKilobytes of queues and topics of which it is not said, if max_message_size is not less", number(1, 32768, func(s *settings) *int { return &s.bus.messageKilobytes })},
 	{busFileSetting, "", "file of entities, as the emulator of Azure Service Bus reads it, which the node imports once it serves clients: what is missing is created, what is there is changed to what the file says, nothing is deleted", text(func(s *settings) *string { return &s.bus.file })},
 	{"servicebus.config.defaults", "service", "service or emulator: whose defaults hold for what the file does not say", oneOf(func(s *settings) *string { return &s.bus.defaults }, "service", "emulator")},
 }
@@ -98,7 +100,7 @@ func setNamespace(s *settings, v string) error {
 
 // entityLimits are the node's own.
 func (s *settings) entityLimits() entity.Limits {
-	return entity.Limits{MessageKilobytes: int64(s.maxMessageSize) >> 10}
+	return entity.Limits{MessageKilobytes: int64(s.maxMessageSize) >> 10, UsualKilobytes: int64(s.bus.messageKilobytes)}
 }
 
 // namespace is the vhost of clients that name no other one.
@@ -159,7 +161,7 @@ func (d definitions) Counts(ctx context.Context, vhost string, queues []string) 
 	}
 	now := d.Now()
 	for id, s := range d.backend.Queues.Stats(ctx, ids...) {
-		c := manage.Counts{Active: s.Ready + s.Unacknowledged + s.Deferred, Scheduled: s.Scheduled, Bytes: s.Bytes, Forwarding: s.Forwarding, Accessed: now}
+		c := manage.Counts{Active: s.Ready + s.Unacknowledged + s.Deferred, Scheduled: s.Scheduled, Bytes: s.Bytes, Forwarding: s.Forwarding, Letters: s.DeadLetters - s.Forwarding, Accessed: now, Used: s.LastNumber > 0 || s.IdleSince == ""}
 		if idle, err := time.Parse(time.RFC3339, s.IdleSince); err == nil { // else it is in use
 			c.Accessed = idle
 		}
@@ -258,9 +260,6 @@ func (b busServer) Serve(l net.Listener) error {
 	return nil
 }
 
-// rootRule is the rule that every namespace has.
-const rootRule = "RootManageSharedAccessKey"
-
 // namespaceVHosts are the vhosts that are namespaces.
 func (s *settings) namespaceVHosts() []string {
 	list := []string{s.namespace()}
@@ -335,6 +334,9 @@ func prepareBus(b *beside, s *settings, d definitions, f *manage.File, logger *s
 		}
 	}
 }
+
+// rootRule is the rule that every namespace has.
+const rootRule = manage.RootRule
 
 // rootKeys makes the rules that are missing, and lists all: a namespace, a rule and its key a line.
 func rootKeys(ctx context.Context, s *settings, d definitions) (text string, err error) {

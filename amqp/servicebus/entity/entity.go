@@ -1,6 +1,7 @@
 package entity
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -126,6 +127,14 @@ const (
 // Limits are the broker's own.
 type Limits struct {
 	MessageKilobytes int64 // of the largest message
+	UsualKilobytes   int64 // of that of an entity of which nobody says it; 0: the service's
+}
+
+// Complete gives an entity what nobody has said of it, and the broker decides.
+func (l Limits) Complete(d *Description) {
+	if s := d.Store(); s != nil && s.MaxMessageSizeInKilobytes == 0 {
+		s.MaxMessageSizeInKilobytes = min(cmp.Or(l.UsualKilobytes, defaultKilobytes), l.MessageKilobytes)
+	}
 }
 
 func (c *Common) check() error {

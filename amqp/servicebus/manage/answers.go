@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/quorate/quorate/amqp/servicebus/entity"
@@ -15,7 +16,9 @@ import (
 type Counts struct {
 	Active, Scheduled, Bytes uint64
 	Forwarding               uint64    // on their way to where the queue forwards to
-	Accessed                 time.Time // zero: not known
+	Letters                  uint64    // dead ones, on their way to the queue of dead letters
+	Accessed                 time.Time // when something was last done with it; zero: not known
+	Used                     bool      // it has had a message, or somebody waits for one
 }
 
 // shown is an entity with what is shown beside its description.
@@ -63,7 +66,8 @@ func (d *document) describe(s *shown, base string) {
 		for _, name := range elements[s.Kind()] {
 			switch text, given := show(s.Description, name); {
 			case given && (name == "ForwardTo" || name == "ForwardDeadLetteredMessagesTo"):
-				d.leaf(name, base+"/"+text)
+				_, host, _ := strings.Cut(base, "://")
+				d.leaf(name, "sb://"+host+"/"+text)
 			case given:
 				d.leaf(name, text)
 			default:
@@ -96,7 +100,7 @@ func (d *document) special(s *shown, name string) {
 	case "UpdatedAt":
 		d.leaf(name, timeText(s.updated))
 	case "AccessedAt":
-		d.leaf(name, timeText(later(s.own.Accessed, s.updated)))
+		d.leaf(name, timeText(s.accessed()))
 	case "AuthorizationRules":
 		d.rules(s)
 	case "CountDetails":
@@ -108,31 +112,43 @@ func (d *document) special(s *shown, name string) {
 	}
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+// accessed is when somebody last did something with the entity; zero: nobody has, but for a subscription, which takes copies
+// from the start.
+func (s *shown) accessed() time.Time {
+	switch {
+	case s.Subscription == nil && !s.own.Used && !s.dead.Used:
+		return time.Time{}
+	case s.own.Accessed.After(s.updated):
+		return s.own.Accessed
 	}
-	return b
+	return s.updated
 }
 
 // rules writes the access keys of an entity, whose reader may manage it.
 func (d *document) rules(s *shown) {
 	d.in("AuthorizationRules", func() {
 		for _, k := range s.keys {
-			d.in(`AuthorizationRule i:type="SharedAccessAuthorizationRule"`, func() {
-				d.leaf("ClaimType", "SharedAccessKey")
-				d.leaf("ClaimValue", "None")
-				d.in("Rights", func() {
-					for i, has := range []bool{k.GetManage(), k.GetSend(), k.GetListen()} {
-						if has {
-							d.leaf("AccessRights", [...]string{"Manage", "Send", "Listen"}[i])
-						}
-					}
-				})
-				d.leaf("KeyName", k.GetName())
-				d.leaf("PrimaryKey", k.GetPrimary())
-				d.leaf("SecondaryKey", k.GetSecondary())
-			})
+			d.accessKey(`AuthorizationRule i:type="SharedAccessAuthorizationRule"`, k, true)
+		}
+	})
+}
+
+// accessKey writes a rule as an element, with its keys or without.
+func (d *document) accessKey(element string, k *logpb.AccessKey, keys bool) {
+	d.in(element, func() {
+		d.leaf("ClaimType", "SharedAccessKey")
+		d.leaf("ClaimValue", "None")
+		d.in("Rights", func() {
+			for i, has := range []bool{k.GetManage(), k.GetSend(), k.GetListen()} {
+				if has {
+					d.leaf("AccessRights", [...]string{"Manage", "Send", "Listen"}[i])
+				}
+			}
+		})
+		d.leaf("KeyName", k.GetName())
+		if keys {
+			d.leaf("PrimaryKey", k.GetPrimary())
+			d.leaf("SecondaryKey", k.GetSecondary())
 		}
 	})
 }

@@ -51,14 +51,43 @@ func (c *call) count(list ...*shown) {
 			names = append(names, dead)
 		}
 	}
-	counts := c.Broker.Counts(c.r.Context(), c.vhost, names)
+	counts := c.settled(names)
 	for _, s := range list {
 		own, dead := messages(s.Description)
 		s.own, s.dead = counts[own], counts[dead]
 		if s.Topic != nil {
 			s.own.Active = 0 // what is on its way to the subscriptions
+		} else {
+			s.dead.Active += s.own.Letters
 		}
 	}
+}
+
+// How long the counts of entities wait for their dead letters to be in one queue: one that is on its way may be in two.
+const (
+	letterWait  = 20 * time.Millisecond
+	letterWaits = 10
+)
+
+// settled counts what is in queues, if possible when none of their dead letters is on its way. Those that do not get on
+// wait in one place.
+func (c *call) settled(names []string) (counts map[string]Counts) {
+	for range letterWaits {
+		counts = c.Broker.Counts(c.r.Context(), c.vhost, names)
+		moving := false
+		for _, x := range counts {
+			moving = moving || x.Letters > 0
+		}
+		if !moving {
+			break
+		}
+		select {
+		case <-time.After(letterWait):
+		case <-c.r.Context().Done():
+			return counts
+		}
+	}
+	return counts
 }
 
 // subscribed counts the subscriptions of topics, and their filters.
@@ -263,6 +292,7 @@ func (c *call) put(p entity.Path) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	c.Limits.Complete(d)
 	if err := c.mayForward(d); err != nil {
 		return 0, err
 	}

@@ -173,6 +173,7 @@ func (p *fileParser) add(d *entity.Description, n node) {
 	if p.emulator {
 		asEmulator(d)
 	}
+	leaveSize(d)
 	given, _ := n.key("Properties").value.(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		at := n.key("Properties").key(name)

@@ -44,6 +44,7 @@ func (f *File) Import(ctx context.Context, b Broker, vhost string, limits entity
 }
 
 func (f *File) take(ctx context.Context, b Broker, vhost string, limits entity.Limits, d *entity.Description, dry bool) (r Imported, err error) {
+	limits.Complete(d)
 	v := b.View(ctx)
 	x := Definer{vhost, v, limits}
 	row, there := v.Described(vhost, d.Path.Key())

@@ -154,6 +154,9 @@ func (c *call) operation() (operation, error) {
 	if low == "$namespaceinfo" && get {
 		return operation{name: "GetNamespace", claim: "EntityRead", do: (*call).namespace}, nil
 	}
+	if o, ok := c.policyOperation(); ok {
+		return o, nil
+	}
 	if low == importPath && c.r.Method == http.MethodPost {
 		return operation{name: "Import", changes: true, claim: "EntityWrite", do: (*call).importFile}, nil
 	}

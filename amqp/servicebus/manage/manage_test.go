@@ -21,6 +21,7 @@ import (
 type cluster struct {
 	*catalog.Catalog
 	counts   map[string]Counts
+	later    map[string]Counts // what is counted from the second time on; nil: the same
 	notReady string
 }
 
@@ -39,7 +40,11 @@ func (c *cluster) View(context.Context) View { return view{c.Catalog.View()} }
 func (c *cluster) Now() time.Time            { return now }
 func (c *cluster) NotReady() string          { return c.notReady }
 func (c *cluster) Counts(context.Context, string, []string) map[string]Counts {
-	return c.counts
+	counts := c.counts
+	if c.later != nil {
+		c.counts = c.later
+	}
+	return counts
 }
 
 func (c *cluster) Change(_ context.Context, _ string, commands ...*logpb.CatalogCommand) error {
@@ -189,7 +194,7 @@ func TestQueue(t *testing.T) {
 	if status, text := root(t, h, "PUT", "from", entry("Queue", "<ForwardTo>sb://h/orders/eu</ForwardTo>")); status != 201 {
 		t.Error(status, text)
 	} else {
-		contains(t, text, "<ForwardTo>https://h:5300/Orders/eu</ForwardTo>")
+		contains(t, text, "<ForwardTo>sb://h:5300/Orders/eu</ForwardTo>")
 	}
 	if status, _ := root(t, h, "DELETE", path, ""); status != 200 {
 		t.Error(status)

@@ -140,7 +140,7 @@ func show(d *entity.Description, name string) (text string, given bool) {
 	return "", false
 }
 
-// newDescription is an entity at a path of which an element says what it is.
+// newDescription is an entity at a path of which an element says what it is, without what Complete gives it.
 func newDescription(p entity.Path, e *element) (*entity.Description, error) {
 	d := &entity.Description{Path: p}
 	switch {
@@ -155,6 +155,7 @@ func newDescription(p entity.Path, e *element) (*entity.Description, error) {
 	if d.Queue == nil && d.Topic == nil && d.Subscription == nil {
 		return nil, &entity.Invalid{Text: fmt.Sprintf("%s is not what can be at %s", e.name, p)}
 	}
+	leaveSize(d)
 	if err := read(e, d); err != nil {
 		return nil, err
 	}
@@ -162,6 +163,13 @@ func newDescription(p entity.Path, e *element) (*entity.Description, error) {
 		x.ForwardTo, x.ForwardDeadLetteredMessagesTo = forward(x.ForwardTo), forward(x.ForwardDeadLetteredMessagesTo)
 	}
 	return d, nil
+}
+
+// leaveSize leaves to the broker what is not said of the size of messages.
+func leaveSize(d *entity.Description) {
+	if s := d.Store(); s != nil {
+		s.MaxMessageSizeInKilobytes = 0
+	}
 }
 
 // forward is the path of the entity that a property names.

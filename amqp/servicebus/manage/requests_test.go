@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/amqp/servicebus/entity"
 	"github.com/quorate/quorate/amqp/servicebus/sas"
 )
 
@@ -151,7 +152,8 @@ func TestAnswersOfPut(t *testing.T) {
 	}
 }
 
-// Counts of subscriptions and filters, what is on its way, and when an entity was last used. A change is a use.
+// Counts of subscriptions and filters, what is on its way, and when an entity was last used. Queues and topics were not
+// before their first message.
 func TestCountsThatAreShown(t *testing.T) {
 	c, h := mustCluster(t)
 	mustPut(t, h, "t", "Topic", "", "t/Subscriptions/s", "Subscription", "", "t/Subscriptions/u", "Subscription", "", "q", "Queue", "")
@@ -160,11 +162,126 @@ func TestCountsThatAreShown(t *testing.T) {
 		t.Fatal(text)
 	}
 	_, text := root(t, h, "GET", "t", "")
-	contains(t, text, "<SubscriptionCount>2<", "<SqlFilterCount>2<", "<CorrelationFilterCount>1<", "<AccessedAt>"+timeText(now)+"<")
+	contains(t, text, "<SubscriptionCount>2<", "<SqlFilterCount>2<", "<CorrelationFilterCount>1<", "<AccessedAt>0001-01-01T00:00:00Z<")
+	_, text = root(t, h, "GET", "t/Subscriptions/s", "")
+	contains(t, text, "<AccessedAt>"+timeText(now)+"<")
 	later := now.Add(time.Hour)
-	c.counts = map[string]Counts{"q": {Forwarding: 7, Accessed: later}}
+	c.counts = map[string]Counts{"q": {Accessed: later}}
+	_, text = root(t, h, "GET", "q", "")
+	contains(t, text, "<AccessedAt>0001-01-01T00:00:00Z<")
+	c.counts = map[string]Counts{"q": {Forwarding: 7, Accessed: later, Used: true}}
 	_, text = root(t, h, "GET", "q", "")
 	contains(t, text, "<AccessedAt>"+timeText(later)+"<", "TransferMessageCount>7<", "<UpdatedAt>"+timeText(now)+"<")
+	c.counts["q"] = Counts{Accessed: now.Add(-time.Hour), Used: true}
+	_, text = root(t, h, "GET", "q", "")
+	contains(t, text, "<AccessedAt>"+timeText(now)+"<")
+}
+
+// A dead letter is counted from the start, and once: while it is on its way both queues may have it, so that is waited for.
+func TestDeadLettersThatAreShown(t *testing.T) {
+	c, h := mustCluster(t)
+	mustPut(t, h, "q", "Queue", "")
+	dead := entity.Address{Path: entity.Path{Name: "q"}, Part: entity.DeadLetters}.Object()
+	c.counts = map[string]Counts{"q": {Active: 1, Letters: 2}, dead: {Active: 2}}
+	c.later = map[string]Counts{"q": {Active: 1}, dead: {Active: 2}}
+	_, text := root(t, h, "GET", "q", "")
+	contains(t, text, "DeadLetterMessageCount>2<", "<MessageCount>3<")
+	c.counts, c.later = map[string]Counts{"q": {Active: 1, Letters: 2}, dead: {Active: 4}}, nil
+	_, text = root(t, h, "GET", "q", "")
+	contains(t, text, "DeadLetterMessageCount>6<", "<MessageCount>7<")
+}
+
+// Rules of the namespace are made, shown with their keys one by one, changed and deleted (CB-14).
+func TestRulesOfTheNamespace(t *testing.T) {
+	_, h := mustCluster(t)
+	rule := func(name, key string, rights ...string) string {
+		inner := "<Rights>"
+		for _, right := range rights {
+			inner += "<AccessRights>" + right + "</AccessRights>"
+		}
+		if inner += "</Rights>"; name != "" {
+			inner += "<KeyName>" + name + "</KeyName>"
+		}
+		if key != "" {
+			inner += "<PrimaryKey>" + key + "</PrimaryKey>"
+		}
+		return `<entry xmlns="` + atomSpace + `"><content type="application/xml"><AuthorizationRule xmlns="` + connectSpace + `">` + inner + `</AuthorizationRule></content></entry>`
+	}
+	const sends, top = "$AuthorizationRules/sends", "$AuthorizationRules/" + RootRule
+	for _, x := range []struct {
+		method, path, body string
+		status             int
+		want               string
+	}{
+		{"GET", sends, "", 404, "could not be found"},
+		{"PUT", sends, rule("", "k1", "Send"), 201, "<KeyName>sends</KeyName><PrimaryKey>k1</PrimaryKey>"},
+		{"PUT", "$authorizationrules/sends", rule("sends", "", "Send", "Manage"), 200, "<AccessRights>Manage</AccessRights><AccessRights>Send</AccessRights></Rights><KeyName>sends</KeyName><PrimaryKey>k1</PrimaryKey>"},
+		{"PUT", sends, rule("other", "k1", "Send"), 400, "KeyName"},
+		{"PUT", sends, rule("sends", "k1", "Read"), 400, "the right Read is not known"},
+		{"PUT", top, rule("", "k2", "Send"), 400, "has the right Manage"},
+		{"PUT", top, rule("", "k2", "Manage"), 201, "<PrimaryKey>k2<"},
+		{"DELETE", top, "", 400, "cannot be deleted"},
+		{"PUT", "$AuthorizationRules", rule("x", "", "Send"), 400, ""},
+	} {
+		status, text := root(t, h, x.method, x.path, x.body)
+		if status != x.status || !strings.Contains(text, x.want) {
+			t.Errorf("%s %s: %d %s", x.method, x.path, status, text)
+		}
+	}
+	_, text := root(t, h, "GET", "$AuthorizationRules", "")
+	contains(t, text, "<KeyName>sends<", "<KeyName>low<", "<AccessRights>Listen<")
+	if strings.Contains(text, "PrimaryKey") {
+		t.Error("a list shows keys")
+	}
+	if status, text := ask(t, h, "PUT", "made", entry("Queue", ""), "sends", "k1"); status != 201 {
+		t.Error("the rule does not count", status, text)
+	}
+	if status, _ := ask(t, h, "GET", sends, "", "low", "low"); status != 401 {
+		t.Error("who may not manage sees keys", status)
+	}
+	if status, _ := root(t, h, "DELETE", sends, ""); status != 200 {
+		t.Error(status)
+	}
+	if status, _ := root(t, h, "DELETE", sends, ""); status != 404 {
+		t.Error(status)
+	}
+	if status, _ := ask(t, h, "GET", "made", "", "sends", "k1"); status != 401 {
+		t.Error("the rule counts that was deleted", status)
+	}
+}
+
+// What is not said of the size of messages is the broker's to say, within its own limit.
+func TestSizesThatAreNotSaid(t *testing.T) {
+	c, h := mustCluster(t)
+	of := func(path string) (size string) {
+		_, text := root(t, h, "GET", path, "")
+		_, size, _ = strings.Cut(text, "<MaxMessageSizeInKilobytes>")
+		size, _, _ = strings.Cut(size, "<")
+		return size
+	}
+	for _, x := range []struct {
+		limits entity.Limits
+		want   string
+	}{
+		{entity.Limits{MessageKilobytes: 16384}, "1024"},
+		{entity.Limits{MessageKilobytes: 16384, UsualKilobytes: 256}, "256"},
+		{entity.Limits{MessageKilobytes: 512}, "512"},
+	} {
+		h.Limits = x.limits
+		mustPut(t, h, "q"+x.want, "Queue", "", "t"+x.want, "Topic", "", "said"+x.want, "Queue", "<MaxMessageSizeInKilobytes>7</MaxMessageSizeInKilobytes>")
+		f, err := ParseFile([]byte(`{"UserConfig":{"Namespaces":[{"Queues":[{"Name":"f`+x.want+`"}]}]}}`), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Import(t.Context(), c, "/", x.limits, false); err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range map[string]string{"q": x.want, "t": x.want, "f": x.want, "said": "7"} {
+			if got := of(name + x.want); got != want {
+				t.Errorf("%s: %s, want %s", name+x.want, got, want)
+			}
+		}
+	}
 }
 
 // The namespace is the same at all times.
