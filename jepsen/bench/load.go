@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -280,7 +281,8 @@ type target struct {
 	uris      []string
 	pids      []int // of the servers; none: their cost is not measured
 	queueType string
-	in10      bool // clients speak AMQP 1.0
+	in10      bool   // clients speak AMQP 1.0
+	manage    string // where entities of Azure Service Bus are created, which queues then are; empty: they are not
 }
 
 // isNATS reports whether a broker speaks the protocol of NATS.
@@ -330,6 +332,13 @@ func (b *bench) declare(queues ...queue) {
 		must(eachStream(b.uris[0], queues, renewStream))
 		return
 	}
+	if b.manage != "" {
+		for _, q := range queues {
+			b.entity(http.MethodDelete, q.name, "")
+			b.entity(http.MethodPut, q.name, "")
+		}
+		return
+	}
 	ch, end := b.channel(b.uris[0])
 	defer end()
 	for _, q := range queues {
@@ -349,6 +358,12 @@ func (b *bench) declare(queues ...queue) {
 func (b *bench) remove(queues ...queue) {
 	if isNATS(b.uris[0]) {
 		must(eachStream(b.uris[0], queues, removeStream))
+		return
+	}
+	if b.manage != "" {
+		for _, q := range queues {
+			b.entity(http.MethodDelete, q.name, "")
+		}
 		return
 	}
 	ch, end := b.channel(b.uris[0])

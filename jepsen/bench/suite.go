@@ -71,7 +71,7 @@ func suiteFlags(f flags, l *lab) func(*bench) {
 		}
 		s := defaultShape
 		s.duration = *duration
-		all := slices.Concat(b.commonSteps(*duration), b.protocolSteps(*duration, true), b.ttlSteps(10_000, 5*time.Second, time.Second, 30*time.Second),
+		all := slices.Concat(b.commonSteps(*duration), b.protocolSteps(*duration, true), b.serviceBusSteps(*duration), b.ttlSteps(10_000, 5*time.Second, time.Second, 30*time.Second),
 			b.failoverSteps(failover{queues: 1}, failover{queues: 10}, failover{queues: 1, freeze: true}, failover{queues: 10, freeze: true}))
 		for _, st := range []struct {
 			n int // 0: no such run

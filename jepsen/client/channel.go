@@ -31,13 +31,19 @@ type Channel interface {
 // Scheme10 begins the URI of a broker with which AMQP 1.0 is spoken.
 const Scheme10 = "amqp10://"
 
+// SchemeBus begins the URI of a listener for programs of Azure Service Bus: the addresses of its queues are their names.
+const SchemeBus = "servicebus://"
+
 // In10 is the URI by which AMQP 1.0 is spoken with the broker of another URI.
 func In10(uri string) string { return Scheme10 + strings.TrimPrefix(uri, "amqp://") }
 
 // Open connects to a broker, in the protocol that its URI names.
 func Open(ctx context.Context, dial Dialer, uri string) (Channel, error) {
 	if address, ok := strings.CutPrefix(uri, Scheme10); ok {
-		return dial10(ctx, dial, address)
+		return dial10(ctx, dial, address, "/queues/")
+	}
+	if address, ok := strings.CutPrefix(uri, SchemeBus); ok {
+		return dial10(ctx, dial, address, "")
 	}
 	conn, err := connect(ctx, dial, uri, amqp.Config{})
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 type session10 struct {
 	conn    net.Conn
 	in      *bufio.Reader
+	queues  string                 // begins their addresses
 	answers chan amqp.Confirmation // nil: it publishes nothing
 	closed  chan *amqp.Error       // of capacity 1
 	done    chan struct{}          // closed when nothing is read any more
@@ -83,8 +84,8 @@ func (l lock) Unlock() { <-l }
 // errEnded is what comes of using a session that is over.
 var errEnded = errors.New("the connection is closed")
 
-// dial10 logs in and opens a session. address is what follows the scheme in a URI.
-func dial10(ctx context.Context, dial Dialer, address string) (_ *session10, err error) {
+// dial10 logs in and opens a session. address is what follows the scheme in a URI; queues begins the addresses of queues.
+func dial10(ctx context.Context, dial Dialer, address, queues string) (_ *session10, err error) {
 	u, err := url.Parse("amqp://" + address)
 	if err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func dial10(ctx context.Context, dial Dialer, address string) (_ *session10, err
 			_ = conn.Close()
 		}
 	}()
-	l := &session10{conn: conn, in: bufio.NewReaderSize(conn, readBuffer), closed: make(chan *amqp.Error, 1), done: make(chan struct{}), mu: make(lock, 1), senders: map[string]*sender10{}}
+	l := &session10{conn: conn, queues: queues, in: bufio.NewReaderSize(conn, readBuffer), closed: make(chan *amqp.Error, 1), done: make(chan struct{}), mu: make(lock, 1), senders: map[string]*sender10{}}
 	l.changed = sync.NewCond(l.mu)
 	if err := conn.SetDeadline(time.Now().Add(dialTimeout)); err != nil {
 		return nil, err
@@ -366,7 +367,7 @@ func (l *session10) attach(k link10, source, target frames.Fields, properties fr
 func (l *session10) Publish(_ context.Context, exchange, key string, m amqp.Publishing) (tag uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	to := "/queues/" + url.PathEscape(key)
+	to := l.queues + url.PathEscape(key)
 	if exchange != "" {
 		to = "/exchanges/" + url.PathEscape(exchange) + "/" + url.PathEscape(key)
 	}
@@ -435,7 +436,7 @@ func (l *session10) Subscribe(queues []string, tag func(queue string) string, pr
 	var all []<-chan amqp.Delivery
 	for _, queue := range queues {
 		k := link10{tag: tag(queue), to: make(chan amqp.Delivery, prefetch), prefetch: uint32(prefetch), abandoned: ended}
-		handle, err := l.attach(k, frames.Fields{"address": "/queues/" + url.PathEscape(queue)}, nil, map10(arguments))
+		handle, err := l.attach(k, frames.Fields{"address": l.queues + url.PathEscape(queue)}, nil, map10(arguments))
 		if err == nil {
 			err = l.grant(handle, false)
 		}
