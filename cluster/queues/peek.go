@@ -35,7 +35,8 @@ func (x *Inspector) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, 
 	return x.peekFor(ctx, q, &peerpb.PeekRequest{Place: uint32(in), After: after, Limit: uint32(limit)})
 }
 
-// PeekAll is Peek for several places, and for messages of a group; empty: of any or none.
+// PeekAll is Peek for several places, and for messages of a group; empty: of any or none. It leaves out what consumers
+// have that need not settle it.
 func (x *Inspector) PeekAll(ctx context.Context, q *catalog.Queue, in []queue.Place, group string, after uint64, limit int) ([]Peeked, error) {
 	req := &peerpb.PeekRequest{After: after, Limit: uint32(limit), OfGroup: group}
 	for _, place := range in {
@@ -96,7 +97,9 @@ func (x *Inspector) peek(req *peerpb.PeekRequest) *peerpb.PeekReply {
 		}
 	}
 	p := queue.NewPeek(places, req.After, int(req.Limit), now)
-	p.OfGroup(req.OfGroup)
+	if p.OfGroup(req.OfGroup); len(req.Places) > 0 {
+		p.OnlyOwed()
+	}
 	for done := false; !done; {
 		done = true // unless the machine says otherwise
 		g.View(func(m *queue.Machine) {

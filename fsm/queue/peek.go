@@ -28,6 +28,7 @@ const (
 // which are shared and never changed.
 type Peek struct {
 	held  bool // those checked out are looked at, too
+	owed  bool // of those, only the ones that their consumers have to settle
 	group string
 	after uint64
 	limit int
@@ -71,6 +72,10 @@ func NewPeek(in []Place, after uint64, limit int, now fsm.Time) *Peek {
 
 // OfGroup leaves out messages that are not of a group. It is called before the first Step.
 func (p *Peek) OfGroup(id string) { p.group = id }
+
+// OnlyOwed leaves out messages that consumers need not settle: they have them, which the queue
+// is to be told yet. It is called before the first Step.
+func (p *Peek) OnlyOwed() { p.owed = true }
 
 // Step continues, and reports whether it is finished. Requires: nobody else
 // uses m meanwhile. It walks over at most peekStep messages or consumers, and
@@ -158,7 +163,7 @@ func (p *Peek) walkHeld(m *Machine, n int) (left int) {
 			n--
 			p.delivery = held.id
 			x := m.describeHeld(c.id, &held)
-			if p.shows(&x) {
+			if p.shows(&x) && !(p.owed && c.noAck) {
 				x.EnqueuedAt = m.messages.enqueuedAt(held.handle)
 				p.found = append(p.found, x)
 			}

@@ -69,6 +69,40 @@ func TestPeek(t *testing.T) {
 	}
 }
 
+// TestPeekOnlyOwed: what a consumer has taken that need not settle can be left out.
+func TestPeekOnlyOwed(t *testing.T) {
+	m := New("q", 1)
+	var eff fsm.Effects
+	s := fsm.SessionID{Node: 1, Boot: 1, Num: 1}
+	for i, c := range []*logpb.Command{
+		{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 1}},
+		{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, NoAck: true}},
+		{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 1}},
+		{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 1}},
+		{Kind: logpb.Command_GET, Get: &logpb.Get{}},
+	} {
+		no := uint64(i + 1)
+		c.Session, c.Seq = s.Proto(), no
+		if r := m.Apply(fsm.Meta{Index: no, Term: 1, Now: 1000, Session: s}, c, &eff); r.Code != fsm.OK {
+			t.Fatalf("%v: %v", c, r)
+		}
+	}
+	for _, owed := range []bool{false, true} {
+		p := NewPeek([]Place{CheckedOut}, 0, 10, 1000)
+		if owed {
+			p.OnlyOwed()
+		}
+		var got []uint64
+		list, _ := peekAt(m, p)
+		for _, x := range list {
+			got = append(got, x.Seq)
+		}
+		if want := map[bool][]uint64{false: {1, 2}, true: {2}}[owed]; !slices.Equal(got, want) {
+			t.Errorf("only owed %t: %v, want %v", owed, got, want)
+		}
+	}
+}
+
 // TestPeekInSteps: no step walks over more than a few messages, all steps
 // together show the first ones by number, and what is taken, purged or comes
 // between two steps does no harm.

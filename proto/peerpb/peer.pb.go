@@ -4395,14 +4395,15 @@ func (x *CatalogReply) GetGrantedMillis() uint32 {
 
 // PeekRequest asks the leader of a queue to show messages.
 type PeekRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
-	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
-	Place         uint32                 `protobuf:"varint,3,opt,name=place" json:"place,omitempty"`
-	After         uint64                 `protobuf:"varint,4,opt,name=after" json:"after,omitempty"`                     // number of a message
-	Limit         uint32                 `protobuf:"varint,5,opt,name=limit" json:"limit,omitempty"`                     // of messages
-	Places        []uint32               `protobuf:"varint,120,rep,packed,name=places" json:"places,omitempty"`          // in place of place
-	OfGroup       string                 `protobuf:"bytes,121,opt,name=of_group,json=ofGroup" json:"of_group,omitempty"` // only messages of this one; empty: of any or none
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Group uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	Queue uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
+	Place uint32                 `protobuf:"varint,3,opt,name=place" json:"place,omitempty"`
+	After uint64                 `protobuf:"varint,4,opt,name=after" json:"after,omitempty"` // number of a message
+	Limit uint32                 `protobuf:"varint,5,opt,name=limit" json:"limit,omitempty"` // of messages
+	// In place of place; without what consumers have that need not settle it.
+	Places        []uint32 `protobuf:"varint,120,rep,packed,name=places" json:"places,omitempty"`
+	OfGroup       string   `protobuf:"bytes,121,opt,name=of_group,json=ofGroup" json:"of_group,omitempty"` // only messages of this one; empty: of any or none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
