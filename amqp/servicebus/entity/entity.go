@@ -32,6 +32,8 @@ type Delivery struct {
 	DeadLetteringOnMessageExpiration bool
 	ForwardTo                        string `json:",omitempty"` // an entity's path
 	ForwardDeadLetteredMessagesTo    string `json:",omitempty"`
+	// Of the URLs by which those were named; empty: it was by a path. They are shown as they were named.
+	ForwardScheme, ForwardDeadLetteredScheme string `json:",omitempty"`
 }
 
 // Store is what queues and topics have in common: they take messages from senders.

@@ -65,9 +65,10 @@ func (d *document) describe(s *shown, base string) {
 	d.in(s.Kind()+`Description xmlns="`+connectSpace+`" xmlns:i="`+instanceSpace+`"`, func() {
 		for _, name := range elements[s.Kind()] {
 			switch text, given := show(s.Description, name); {
-			case given && (name == "ForwardTo" || name == "ForwardDeadLetteredMessagesTo"):
-				_, host, _ := strings.Cut(base, "://")
-				d.leaf(name, "sb://"+host+"/"+text)
+			case given && name == "ForwardTo":
+				d.leaf(name, destination(base, s.Delivery().ForwardScheme, text))
+			case given && name == "ForwardDeadLetteredMessagesTo":
+				d.leaf(name, destination(base, s.Delivery().ForwardDeadLetteredScheme, text))
 			case given:
 				d.leaf(name, text)
 			default:
@@ -75,6 +76,15 @@ func (d *document) describe(s *shown, base string) {
 			}
 		}
 	})
+}
+
+// destination is the URL of an entity that another one forwards to, with the scheme by which it was named: programs compare
+// it with what they have written.
+func destination(base, scheme, path string) string {
+	if _, rest, ok := strings.Cut(base, "://"); ok && scheme != "" {
+		base = scheme + "://" + rest
+	}
+	return base + "/" + path
 }
 
 // special writes a property that nobody sets.

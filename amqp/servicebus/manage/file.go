@@ -186,9 +186,7 @@ func (p *fileParser) add(d *entity.Description, n node) {
 			p.fail(at, "%s", err)
 		}
 	}
-	if x := d.Delivery(); x != nil {
-		x.ForwardTo, x.ForwardDeadLetteredMessagesTo = forward(x.ForwardTo), forward(x.ForwardDeadLetteredMessagesTo)
-	}
+	resolve(d)
 	p.file.Entities = append(p.file.Entities, d)
 }
 

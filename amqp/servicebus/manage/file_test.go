@@ -42,9 +42,13 @@ func TestFile(t *testing.T) {
 	if len(f.Entities) != 2 || f.Entities[0].Path.Name != "queue.1" || f.Entities[0].Queue.UserMetadata != "a // b, }" || f.Entities[1].Queue.MaxDeliveryCount != 10 {
 		t.Errorf("%+v", f.Entities)
 	}
-	c, _ := mustCluster(t)
+	c, h := mustCluster(t)
 	mustImport(t, f, c, true, "from created", "queue.1 created")
 	mustImport(t, f, c, false, "from created", "queue.1 created")
+	change := entry("Queue", "<ForwardTo>sb://h/queue.1</ForwardTo>") // which names the same
+	if status, text := root(t, h, "PUT", "from", change, "If-Match", "*"); status != 200 {
+		t.Fatal(status, text)
+	}
 	index := c.Catalog.View().Index()
 	for _, dry := range []bool{false, true} {
 		if mustImport(t, f, c, dry, "from same", "queue.1 same"); c.Catalog.View().Index() != index {

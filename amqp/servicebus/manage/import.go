@@ -61,6 +61,7 @@ func (f *File) take(ctx context.Context, b Broker, vhost string, limits entity.L
 			return r, bad
 		}
 		d.Path = was.Path
+		keepSchemes(d, was)
 		if commands, err = x.Change(d, was); err == nil && bytes.Equal(commands[0].GetDescribe().GetText(), row.GetText()) {
 			commands = nil
 		}
@@ -86,6 +87,20 @@ func (f *File) take(ctx context.Context, b Broker, vhost string, limits entity.L
 		return r, nil
 	}
 	return r, b.Change(ctx, "import "+d.Path.String(), commands...)
+}
+
+// keepSchemes has the destinations of an entity shown as they were, as far as they are the same: a file has paths.
+func keepSchemes(d, was *entity.Description) {
+	x, y := d.Delivery(), was.Delivery()
+	if x == nil || y == nil {
+		return
+	}
+	if x.ForwardTo == y.ForwardTo {
+		x.ForwardScheme = y.ForwardScheme
+	}
+	if x.ForwardDeadLetteredMessagesTo == y.ForwardDeadLetteredMessagesTo {
+		x.ForwardDeadLetteredScheme = y.ForwardDeadLetteredScheme
+	}
 }
 
 // differences are the properties that two descriptions of a kind have otherwise.

@@ -196,6 +196,10 @@ func TestQueue(t *testing.T) {
 	} else {
 		contains(t, text, "<ForwardTo>sb://h:5300/Orders/eu</ForwardTo>")
 	}
+	for given, want := range map[string]string{"https://other/orders/eu": "https://h:5300/Orders/eu", "orders/eu": "https://h:5300/Orders/eu", "SB://h/orders/eu": "sb://h:5300/Orders/eu"} {
+		_, text := root(t, h, "PUT", "from", entry("Queue", "<ForwardDeadLetteredMessagesTo>"+given+"</ForwardDeadLetteredMessagesTo>"), "If-Match", "*")
+		contains(t, text, "<ForwardDeadLetteredMessagesTo>"+want+"</ForwardDeadLetteredMessagesTo>")
+	}
 	if status, _ := root(t, h, "DELETE", path, ""); status != 200 {
 		t.Error(status)
 	}

@@ -159,10 +159,16 @@ func newDescription(p entity.Path, e *element) (*entity.Description, error) {
 	if err := read(e, d); err != nil {
 		return nil, err
 	}
-	if x := d.Delivery(); x != nil {
-		x.ForwardTo, x.ForwardDeadLetteredMessagesTo = forward(x.ForwardTo), forward(x.ForwardDeadLetteredMessagesTo)
-	}
+	resolve(d)
 	return d, nil
+}
+
+// resolve makes paths of the URLs that name the destinations of an entity.
+func resolve(d *entity.Description) {
+	if x := d.Delivery(); x != nil {
+		x.ForwardTo, x.ForwardScheme = forward(x.ForwardTo)
+		x.ForwardDeadLetteredMessagesTo, x.ForwardDeadLetteredScheme = forward(x.ForwardDeadLetteredMessagesTo)
+	}
 }
 
 // leaveSize leaves to the broker what is not said of the size of messages.
@@ -172,12 +178,15 @@ func leaveSize(d *entity.Description) {
 	}
 }
 
-// forward is the path of the entity that a property names.
-func forward(property string) string {
+// forward is the path of the entity that a property names, and the scheme of the URL that it is; empty: it is none.
+func forward(property string) (path, scheme string) {
 	if property = strings.TrimSpace(property); property == "" {
-		return ""
+		return "", ""
 	}
-	return entity.ForwardPath(property).String()
+	if before, _, ok := strings.Cut(property, "://"); ok {
+		scheme = strings.ToLower(before)
+	}
+	return entity.ForwardPath(property).String(), scheme
 }
 
 func check(d *entity.Description, l entity.Limits) error {
