@@ -182,8 +182,8 @@ client-suite: ## the integration tests that ship with amqp091-go, against three 
 rabbit-hole: ## the tests that ship with rabbit-hole, the library of the Terraform provider, against a node (takes ports 5672 and 15672; docs/evidence/clients.md)
 	$(GO) test ./jepsen/clients -run TestRabbitHoleSuite -clients.suite -count 1 -v
 
-client-suites: ## the tests that ship with clients in Java and Perl, from Debian's source packages (takes port 5672; docs/evidence/clients.md)
-	$(GO) test ./jepsen/clients -run 'TestJavaSuite|TestPerlSuite' -clients.suite -count 1 -v -timeout 0
+client-suites: ## the tests that ship with clients in Java and Perl, from Debian's source packages, and with Azure Service Bus's in Go (takes port 5672, and 5671 and 443 of 127.0.9.1; docs/evidence/clients.md)
+	$(GO) test ./jepsen/clients -run 'TestJavaSuite|TestPerlSuite|TestServiceBusSuite' -clients.suite -count 1 -v -timeout 0
 
 # Those that break things for CHAOS_TIME run one after the other, as each can use the whole machine.
 CHAOS = TestChaos|TestHealthy|TestSaturation|TestRandomHistory

@@ -228,10 +228,16 @@ func (b *bus) restart() error {
 // mustCreate creates a queue over HTTP.
 func (b *bus) mustCreate(t *testing.T, name, more string) {
 	t.Helper()
+	b.mustPut(t, name, "QueueDescription", more)
+}
+
+// mustPut creates something over HTTP: what an element says.
+func (b *bus) mustPut(t *testing.T, name, element, inner string) {
+	t.Helper()
 	const connect = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 	address := "http://" + b.Nodes[2].Manage + "/" + name
 	r, err := http.NewRequestWithContext(b.ctx, http.MethodPut, address+"?api-version=2021-05", strings.NewReader(
-		`<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><QueueDescription xmlns="`+connect+`">`+more+`</QueueDescription></content></entry>`))
+		`<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><`+element+` xmlns="`+connect+`">`+inner+`</`+element+`></content></entry>`))
 	if err != nil {
 		t.Fatal(err)
 	}
