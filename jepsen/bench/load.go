@@ -334,8 +334,8 @@ func (b *bench) declare(queues ...queue) {
 	}
 	if b.manage != "" {
 		for _, q := range queues {
-			b.entity(http.MethodDelete, q.name, "")
-			b.entity(http.MethodPut, q.name, "")
+			must(b.entity(b.ctx, http.MethodDelete, q.name, ""))
+			must(b.entity(b.ctx, http.MethodPut, q.name, ""))
 		}
 		return
 	}
@@ -362,7 +362,7 @@ func (b *bench) remove(queues ...queue) {
 	}
 	if b.manage != "" {
 		for _, q := range queues {
-			b.entity(http.MethodDelete, q.name, "")
+			must(b.entity(b.ctx, http.MethodDelete, q.name, ""))
 		}
 		return
 	}

@@ -32,68 +32,69 @@ const (
 	busSessions = 200
 )
 
-// serviceBusSteps measure what programs of Azure Service Bus are served, on a cluster of its own.
+// serviceBusSteps measure what programs of Azure Service Bus are served, each on a cluster of its own.
 func (b *bench) serviceBusSteps(duration time.Duration) []step {
 	s := defaultShape
 	s.duration = duration
+	on := func(measure func(*busBench)) func() {
+		return func() {
+			own := &bench{ctx: b.ctx, lab: b.lab, label: b.label, broker: b.broker}
+			must(inFolder(b.lab.dir, func(dir string) error {
+				return own.onNodes(cluster.Options{Dir: dir, Args: []string{"--service-bus"}}, func() {
+					own.warmUp(min(warmTime, duration))
+					bus := &busBench{bench: own, counts: make([]int, acceptors)}
+					bus.see()
+					measure(bus)
+				})
+			}))
+			b.results = append(b.results, own.results...)
+		}
+	}
 	return []step{
-		{"servicebus throughput, 1024 bytes", func() { b.onServiceBus(func(own *bench) { own.peekLocked(s) }) }},
-		{"servicebus sessions", func() { b.onServiceBus(func(own *bench) { own.keep(own.accepted(duration)) }) }},
+		{fmt.Sprintf("servicebus throughput, %d bytes", s.size), on(func(bus *busBench) { bus.peekLocked(s) })},
+		{"servicebus sessions", on(func(bus *busBench) { bus.keep(bus.accepted(duration)) })},
 	}
 }
 
-// onServiceBus starts a cluster for such programs, and keeps what is measured there.
-func (b *bench) onServiceBus(measure func(*bench)) {
-	own := &bench{ctx: b.ctx, lab: b.lab, label: b.label, broker: b.broker}
-	must(inFolder(b.lab.dir, func(dir string) error {
-		return own.onNodes(cluster.Options{Dir: dir, Args: []string{"--service-bus"}}, func() {
-			own.warmUp(min(warmTime, maxWarm))
-			measure(own)
-		})
-	}))
-	b.results = append(b.results, own.results...)
+// busBench measures a cluster as such programs see it: its queues are entities.
+type busBench struct {
+	*bench
+	counts []int // sessions that each acceptor has released
 }
 
-// maxWarm bounds the warming up of a cluster for two measurements.
-const maxWarm = time.Second
-
-// bus is the cluster as such programs see it.
-func (b *bench) bus() *target {
+// see makes the clients of the bench such programs.
+func (b *busBench) see() {
 	t := *b.target
 	t.uris, t.manage = nil, "http://"+b.own.Nodes[0].Manage+"/"
 	for _, n := range b.own.Nodes {
 		t.uris = append(t.uris, client.SchemeBus+busRule+":"+busKey+"@"+n.Bus)
 	}
-	return &t
+	b.target = &t
 }
 
 // peekLocked measures the same throughput in plain AMQP 1.0 and as peek-lock of Azure Service Bus.
-func (b *bench) peekLocked(s shape) {
-	plain, bus := *b, *b
-	changed := *b.target
-	changed.in10 = true
-	plain.target, bus.target = &changed, b.bus()
+func (b *busBench) peekLocked(s shape) {
+	plain := *b.bench
+	plain.target = &target{uris: b.own.uris, pids: b.pids, queueType: b.own.queueType, in10: true}
 	r := plain.throughput(s)
 	r.Name = fmt.Sprintf("servicebus's throughput, %d bytes, in plain AMQP 1.0", s.size)
 	b.keep(r)
-	other := bus.throughput(s)
+	other := b.throughput(s)
 	other.Name = fmt.Sprintf("servicebus throughput, %d bytes", s.size)
 	other.Note("rate of plain AMQP 1.0's", 100*other.PerSecond/r.PerSecond, "%")
 	b.keep(other)
 }
 
 // accepted measures how many sessions are accepted and released, whichever is free, by several receivers at once.
-func (b *bench) accepted(duration time.Duration) report.Result {
+func (b *busBench) accepted(duration time.Duration) report.Result {
 	r := report.Result{Name: "servicebus sessions accepted and released"}
-	bus := *b
-	bus.target = b.bus()
 	q := queue{name: "bench-sessions"}
-	bus.entity(http.MethodPut, q.name, "<RequiresSession>true</RequiresSession>")
+	must(b.entity(b.ctx, http.MethodPut, q.name, "<RequiresSession>true</RequiresSession>"))
 	must(b.fillSessions(q.name))
-	more, counts := during(duration), make([]int, acceptors)
+	more := during(duration)
 	began := make([]*frames.Conn, acceptors)
 	for i := range began {
-		began[i] = get(b.loginBus(i))
+		began[i] = get(b.login(i))
 		defer began[i].Close()
 	}
 	b.cost(&r, func() (n int) {
@@ -101,25 +102,25 @@ func (b *bench) accepted(duration time.Duration) report.Result {
 		var all errgroup.Group
 		for i, c := range began {
 			all.Go(func() (err error) {
-				for ; err == nil && more(0); counts[i]++ {
-					err = acceptNext(c, q.name, counts[i])
+				for ; err == nil && more(0); b.counts[i]++ {
+					err = acceptNext(c, q.name, b.counts[i])
 				}
 				return err
 			})
 		}
 		must(all.Wait())
-		for _, k := range counts {
+		for _, k := range b.counts {
 			n += k
 		}
 		return n
 	})
 	r.Note("sessions a minute", 60*r.PerSecond, "")
-	bus.entity(http.MethodDelete, q.name, "")
+	b.remove(q)
 	return r
 }
 
-// loginBus connects to a node and opens a session of AMQP.
-func (b *bench) loginBus(i int) (*frames.Conn, error) {
+// login connects to a node and opens a session of AMQP.
+func (b *busBench) login(i int) (*frames.Conn, error) {
 	c, err := frames.Login(b.ctx, b.own.Nodes[i%len(b.own.Nodes)].Bus, busRule, busKey, "bench")
 	if err != nil {
 		return nil, err
@@ -134,8 +135,8 @@ func (b *bench) loginBus(i int) (*frames.Conn, error) {
 }
 
 // fillSessions sends a message to each session of an entity.
-func (b *bench) fillSessions(entity string) error {
-	c, err := b.loginBus(0)
+func (b *busBench) fillSessions(entity string) error {
+	c, err := b.login(0)
 	if err != nil {
 		return err
 	}
@@ -185,16 +186,13 @@ func acceptNext(c *frames.Conn, entity string, n int) error {
 	return err
 }
 
-// entity creates or deletes an entity.
-func (b *bench) entity(method, name, elements string) {
-	must(b.askEntity(method, b.manage+name, elements))
-}
-
-func (b *bench) askEntity(method, address, elements string) error {
+// entity creates or deletes an entity. There need not be one to delete.
+func (t *target) entity(ctx context.Context, method, name, elements string) error {
+	address := t.manage + name
 	resource, until := url.QueryEscape(address), strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)
 	sum := hmac.New(sha256.New, []byte(busKey))
 	sum.Write([]byte(resource + "\n" + until))
-	ctx, cancel := context.WithTimeout(b.ctx, stall)
+	ctx, cancel := context.WithTimeout(ctx, stall)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, address+"?api-version=2021-05", strings.NewReader(
 		`<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">`+
