@@ -88,7 +88,7 @@ func TestServiceBusSuite(t *testing.T) {
 	cmd.Stderr = &complaints
 	out, err := cmd.Output()
 	results := readResults(t, out)
-	judge(t, results)
+	compareResults(t, results)
 	if len(results) == 0 || err != nil && !strings.Contains(err.Error(), "exit status 1") {
 		t.Errorf("%v\n%s\n%s", err, complaints.String(), out[max(0, len(out)-4000):])
 	}
@@ -252,8 +252,8 @@ func readResults(t *testing.T, out []byte) map[string]result {
 	return results
 }
 
-// judge compares results with the exceptions. A test of which a part is skipped is not one that has passed.
-func judge(t *testing.T, results map[string]result) {
+// compareResults compares results with the exceptions. A test of which a part is skipped is not one that has passed.
+func compareResults(t *testing.T, results map[string]result) {
 	t.Helper()
 	counts, partly := map[string]int{}, map[string]bool{}
 	for name, r := range results {
