@@ -111,9 +111,39 @@ type definitions struct {
 	node     *cluster.Node
 	backend  mgmt.Backend
 	prepared *atomic.Bool // nil: it does not matter
+	read     *descriptions
 }
 
-func definitionsOf(node *cluster.Node) definitions { return definitions{node, node.Management(), nil} }
+func definitionsOf(node *cluster.Node) definitions {
+	return definitions{node, node.Management(), nil, new(descriptions)}
+}
+
+// descriptions are those of entities that were asked for, as each was last read from the catalog: every link asks for one. Nobody
+// changes them.
+type descriptions struct{ byKey sync.Map }
+
+// description is what a row of the catalog says.
+type description struct {
+	row    *logpb.Describe
+	entity *entity.Description
+}
+
+// of returns what a row says, which is that of a key now; nil: there is none any more.
+func (ds *descriptions) of(key string, row *logpb.Describe) (*entity.Description, bool) {
+	if row == nil {
+		ds.byKey.Delete(key)
+		return nil, false
+	}
+	if last, ok := ds.byKey.Load(key); ok && last.(description).row == row {
+		return last.(description).entity, true
+	}
+	e, err := entity.Decode(row.GetText())
+	if err != nil {
+		return nil, false
+	}
+	ds.byKey.Store(key, description{row, e})
+	return e, true
+}
 
 // busView shows a view to package manage.
 type busView struct{ *catalog.View }
@@ -172,12 +202,9 @@ func (d definitions) Counts(ctx context.Context, vhost string, queues []string) 
 
 // Entity finds an entity by its path, whatever the case of that.
 func (d definitions) Entity(vhost string, p entity.Path) (*entity.Description, bool) {
-	row, ok := d.backend.Catalog.View().Described(vhost, p.Key())
-	if !ok {
-		return nil, false
-	}
-	e, err := entity.Decode(row.GetText())
-	return e, err == nil
+	key := p.Key()
+	row, _ := d.backend.Catalog.View().Described(vhost, key)
+	return d.read.of(vhost+"\x00"+key, row)
 }
 
 // Rules lists the rules of a subscription, and says when that was created.

@@ -8,7 +8,44 @@ import (
 	"net/http"
 	"path/filepath"
 	"testing"
+
+	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/proto/logpb"
 )
+
+// A description is read once for each row that an entity has had, and one that is gone is none.
+func TestDescriptions(t *testing.T) {
+	var ds descriptions
+	row := func(size int64) *logpb.Describe {
+		q := entity.NewQueue()
+		q.MaxSizeInMegabytes = size
+		text, err := (&entity.Description{Path: entity.Path{Name: "q"}, Queue: q}).Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &logpb.Describe{Text: text}
+	}
+	first := row(1024)
+	a, _ := ds.of("q", first)
+	if again, ok := ds.of("q", first); !ok || again != a {
+		t.Errorf("read again: %p, %p", again, a)
+	}
+	if b, ok := ds.of("q", row(2048)); !ok || b.Queue.MaxSizeInMegabytes != 2048 {
+		t.Errorf("of the new row: %+v", b)
+	}
+	if other, ok := ds.of("other", first); !ok || other.Queue.MaxSizeInMegabytes != 1024 {
+		t.Errorf("of another entity: %+v", other)
+	}
+	if gone, ok := ds.of("q", nil); ok {
+		t.Errorf("of none: %+v", gone)
+	}
+	if _, ok := ds.byKey.Load("q"); ok {
+		t.Error("what is gone is kept")
+	}
+	if bad, ok := ds.of("q", &logpb.Describe{Text: []byte("{")}); ok {
+		t.Errorf("of a bad row: %+v", bad)
+	}
+}
 
 // One port takes TLS and what is not.
 func TestEitherProtocol(t *testing.T) {
