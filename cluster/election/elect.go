@@ -344,6 +344,13 @@ func (e *Elections) check(v *election, r *electionRound) time.Time {
 	if now.Sub(v.counted) >= positionsEvery {
 		v.voters, v.counted = v.group.Voters(), now
 	}
+	if len(v.voters) == 0 && v.asks(now) {
+		// It has been added, or has lost its data and does not know the other members: a leader that sleeps does not
+		// know that it lacks anything, and is woken.
+		v.queried, v.barred[e.node], v.learners[e.node] = now, v.group.Barred(), v.group.IsLearner()
+		_, term := v.group.Role()
+		e.tell(v, ItemAsk, term, slices.Collect(maps.Keys(r.reached)), r)
+	}
 	alive := r.alive(v)
 	// A member that has no vote, or does not know the other members yet, waits to hear from a
 	// leader.

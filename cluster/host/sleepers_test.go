@@ -3,6 +3,9 @@ package host
 import (
 	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -134,6 +137,24 @@ func restarted(t *testing.T) (found string) {
 		return ""
 	}
 	return found + c.log.String()
+}
+
+// A member that has lost its data while its group slept wakes the leader, which takes it for one that has everything, and gets
+// the data back without anybody using the queue.
+func TestMemberWithoutDataWakesTheLeader(t *testing.T) {
+	t.Parallel()
+	c := mustTrio(t, sleepy)
+	c.mustOpen(1)
+	c.mustTake(1, enqueues(1, -1, "a"), 1)
+	i := slices.Index(trioNames[:], c.nodeOf(c.mustSleep(1)[1]))
+	c.hosts[i].shut(t)
+	if err := os.RemoveAll(filepath.Join(c.hosts[i].dir, "queues")); err != nil {
+		t.Fatal(err)
+	}
+	c.restart([]int{i}, []fsm.GroupID{1}, sleepy)
+	g := c.hosts[i].Group(1)
+	await(t, "it has the message", func() bool { return ready(g) == 1 })
+	c.mustAgree(c.mustSleep(1), g.AppliedIndex())
 }
 
 // What a group does while it falls asleep and wakes all the time, and its leader changes, is what its log says.
