@@ -19,11 +19,12 @@ type modelGroups struct {
 
 // group is who holds a group, and its state.
 type group struct {
-	id     string
-	holder *consumer // nil: nobody
-	order  int       // of the hold
-	until  fsm.Time  // when the lock ends; 0: never
-	state  string
+	id       string
+	holder   *consumer // nil: nobody
+	order    int       // of the hold
+	until    fsm.Time  // when the lock ends; 0: never
+	state    string
+	stateSet fsm.Time // when it was set; 0: there is none
 	leaving
 	emptiness
 }
@@ -633,7 +634,7 @@ func (q *model) endStates() {
 			return
 		}
 		q.budget--
-		first.state, first.stateUntil, first.idle = "", 0, false
+		first.state, first.stateSet, first.stateUntil, first.idle = "", 0, 0, false
 		q.forgetGroups()
 	}
 }
@@ -681,7 +682,10 @@ func (q *model) groupRequest(s *session, r *logpb.Group) fsm.Result {
 		if n := len(r.State); n > len(g.state) && most != 0 && all.Bytes-uint64(len(g.state))+uint64(n) > most-1 {
 			return fsm.Result{Code: fsm.Rejected}
 		}
-		g.state = string(r.State)
+		g.state, g.stateSet = string(r.State), 0
+		if q.version >= 3 && g.state != "" {
+			g.stateSet = q.clock
+		}
 	}
 	return q.describeGroup(r, fsm.Result{Count: 1})
 }

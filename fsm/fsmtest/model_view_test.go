@@ -228,7 +228,7 @@ func (q *model) groupList() (list []queue.Group) {
 			x.Oldest, x.OldestAt = waits[0].seq, max(waits[0].came, waits[0].scheduledFor)
 		}
 		if g := q.group(id); g != nil {
-			x.StateBytes, x.StateUntil = len(g.state), g.stateUntil
+			x.StateBytes, x.StateSet, x.StateUntil = len(g.state), g.stateSet, g.stateUntil
 			if g.holder != nil && !g.leaves {
 				x.Held, x.Holder, x.Tag, x.LockedUntil = true, g.holder.id, g.holder.tag, g.until
 			}

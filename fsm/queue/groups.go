@@ -464,7 +464,7 @@ func (gs *groups) setState(g *group, state string) {
 	g.idle = false
 	gs.stateSize += uint64(len(state)) - uint64(len(g.state))
 	g.state, g.stateSet = state, 0
-	if state != "" {
+	if state != "" && gs.since(3) {
 		g.stateSet = gs.clock.now()
 	}
 	gs.keep(g)
@@ -703,14 +703,16 @@ func (gs *groups) end(g *group) {
 		return
 	}
 	gs.unlist(g)
-	state := g.state
+	state, set := g.state, g.stateSet
 	gs.setState(g, "")
 	delete(gs.byID, g.id)
 	gs.endAs(g)
 	gs.keep(g)
 	gs.touch(g)
 	if state != "" {
-		gs.setState(gs.known(g), state)
+		next := gs.known(g)
+		gs.setState(next, state)
+		next.stateSet = set
 	}
 }
 
