@@ -134,7 +134,7 @@ func newFree(t *testing.T) *free {
 			x.lost++
 		},
 	}
-	x.positions, x.meters, x.queued.back = func([]run) {}, &meters{}, backpressure{demand: &demand{}}
+	x.positions, x.meters = func([]run) {}, &meters{}
 	x.changed.L = &x.proposer.mu
 	x.clock = clock.New(clock.Config{
 		Node: "n1", Nodes: []string{"n1"}, Logger: slog.New(slog.DiscardHandler),
@@ -277,89 +277,6 @@ func TestProposerAlone(t *testing.T) {
 	if x.admission.all != 0 || x.bytes != 0 || x.busy() {
 		t.Errorf("left over: %d bytes admitted, %d under way, busy %v", x.admission.all, x.bytes, x.busy())
 	}
-}
-
-// Acks for which nobody waits go into an entry that is made anyway, before what comes later, and into one of their own if none
-// is within a moment. While a message is ready that a consumer may get because of them, they do not wait.
-func TestAcksWaitForCompany(t *testing.T) {
-	ack, publish := Batch{Count: 1, Light: true, Patient: true}, Batch{Count: 1}
-	ack.Commands = AppendCommand(nil, &logpb.Command{Kind: logpb.Command_SETTLE, Seq: 1})
-	publish.Commands = AppendCommand(nil, &logpb.Command{Kind: logpb.Command_ENQUEUE, Seq: 2})
-	command := ack
-	command.Patient = false
-	for name, c := range map[string]struct {
-		ready uint64
-		also  *Batch        // is submitted after the ack
-		do    func(x *free) // is done after it
-		at    time.Duration // the entry of the ack is made
-		first []uint64      // what the entry has
-	}{
-		"a publish takes them along":             {also: &publish, first: []uint64{1, 2}},
-		"another command takes them along":       {also: &command, first: []uint64{1, 1}},
-		"a tick takes them along":                {do: func(x *free) { x.proposeTick() }, first: []uint64{1, 0}},
-		"nothing comes":                          {at: companyWait, first: []uint64{1}},
-		"more acks wait with them":               {also: &ack, at: companyWait, first: []uint64{1, 1}},
-		"a message is ready":                     {ready: 1, first: []uint64{1}},
-		"a message becomes ready by an entry":    {do: (*free).becomesReady, first: []uint64{1}},
-		"the leadership ends":                    {do: func(x *free) { x.lead.term.Store(0); x.leadershipEnded() }},
-		"the leader hands over, and leads again": {do: func(x *free) { x.transfer(true); x.transfer(false) }, first: []uint64{1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				x := newFree(t)
-				if err := x.submit(publish); err != nil {
-					t.Fatal(err)
-				}
-				synctest.Wait() // it is under way
-				x.queued.back.demand.ready.Store(c.ready)
-				for _, b := range []*Batch{&ack, c.also} {
-					if b == nil {
-						continue
-					}
-					if err := x.submit(*b); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if x.doze(1) {
-					t.Error("the group falls asleep over it")
-				}
-				if c.do != nil {
-					c.do(x)
-				}
-				if synctest.Wait(); c.at > 0 {
-					time.Sleep(c.at - 1)
-					if synctest.Wait(); len(x.entries) != 1 {
-						t.Errorf("an entry is made at once: %v", x.entries[1:])
-					}
-					time.Sleep(1)
-					synctest.Wait()
-				}
-				var seqs []uint64
-				if len(x.entries) > 1 {
-					for _, c := range x.entries[1].Commands {
-						seqs = append(seqs, c.Seq)
-					}
-				}
-				if !slices.Equal(seqs, c.first) || x.queued.any() {
-					t.Errorf("the entry has %v, want %v; more waits: %v", seqs, c.first, x.queued.any())
-				}
-				time.Sleep(2 * companyWait)
-				if synctest.Wait(); len(x.entries) > 2 || len(c.first) == 0 && !slices.Equal(x.undecided, []string{""}) {
-					t.Errorf("entries %v, undecided %q", x.entries, x.undecided)
-				}
-				for _, f := range x.futures {
-					f.err <- nil
-				}
-			})
-		})
-	}
-}
-
-// becomesReady has the first entry that is under way be applied, and leave a message ready.
-func (x *free) becomesReady() {
-	x.queued.back.demand.ready.Store(1)
-	x.futures[0].err <- nil
-	x.futures[0].err = make(chan error, 1)
 }
 
 // stoppedTicker wakes nobody, in no time.

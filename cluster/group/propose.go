@@ -24,8 +24,6 @@ const (
 	maxPending       = 4
 	maxPendingBytes  = maxPending * maxEntryBytes
 	perPending       = 32 * time.Millisecond
-	// companyWait is how long settlements for which nobody waits are kept for an entry that is made anyway.
-	companyWait = 10 * time.Millisecond
 )
 
 // Field numbers of logpb.Entry: version, now, commands.
@@ -49,8 +47,7 @@ type Batch struct {
 	// follow anything in them. It has no payloads.
 	Light bool
 	// Patient says that the batch may be held back until consumers can take more: it comes from
-	// publishers whose connections settle nothing. A light one may wait for company, see lingers: it
-	// has nothing but acks whose outcome nobody waits for.
+	// publishers whose connections settle nothing. It is not light.
 	Patient bool
 
 	after uint64 // the light batch of this number goes into the log before it, see cursor
@@ -166,34 +163,6 @@ func (p *proposer) gather(tick bool, f func()) {
 	f()
 }
 
-// lingers reports whether a light batch may wait for company: nothing else is under way, and no message is ready that
-// a consumer gets because of it. Whatever is submitted or due takes it along. The caller holds mu.
-func (p *proposer) lingers(b *Batch) bool {
-	q := &p.queued
-	if !b.Patient || p.running || p.gathers || q.back.demand.ready.Load() > 0 {
-		return false
-	}
-	if !q.lingering {
-		q.lingering = true
-		if q.company == nil {
-			q.company = time.AfterFunc(companyWait, p.lonely)
-		} else {
-			q.company.Reset(companyWait)
-		}
-	}
-	return true
-}
-
-// lonely makes an entry of what has waited for company in vain.
-func (p *proposer) lonely() {
-	defer p.guard.contain("make an entry of acks")
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.queued.lingering {
-		p.start()
-	}
-}
-
 // goOn makes an entry of a tick that still waits for company.
 func (p *proposer) goOn() {
 	p.mu.Lock()
@@ -205,7 +174,6 @@ func (p *proposer) goOn() {
 
 // start starts the proposer's goroutine unless it is running. The caller holds mu.
 func (p *proposer) start() {
-	p.queued.lingering = false
 	if p.gathers {
 		return // gather does it
 	}
@@ -353,9 +321,6 @@ func (p *proposer) following(heavy []Batch) (n int) {
 func (p *proposer) answered(e *pendingEntry) {
 	p.queued.back.entering -= e.heavy
 	p.releaseHeld()
-	if p.queued.lingering && p.queued.back.demand.ready.Load() > 0 {
-		p.start()
-	}
 }
 
 // enter puts an entry into the log; a nil result means that it has been applied. The caller holds
@@ -642,9 +607,6 @@ type queued struct {
 	// Light batches so far, and how many of them are in an entry or given up.
 	lights, left uint64
 	errands      []func() // see later
-	// lingering: there are light batches alone, and they wait for company until the timer ends.
-	lingering bool
-	company   *time.Timer
 }
 
 // incoming is a batch that waits for the machine to say where its sessions stand.
@@ -703,11 +665,7 @@ func (p *proposer) sort(b Batch, runs []run) {
 	case b.Light:
 		q.lights++
 		p.queued.cursors.mark(runs, q.lights, 0)
-		linger := p.lingers(&b)
 		q.light = append(q.light, b)
-		if linger {
-			return
-		}
 	case q.back.takes(&b):
 		p.queued.cursors.mark(runs, 0, q.back.taken)
 		return

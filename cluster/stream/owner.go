@@ -177,9 +177,6 @@ func (x *settlement) joins(consumer, first uint64, outcome fsm.Outcome) bool {
 	return x.consumer == consumer && x.outcome == outcome && lastOf(x.ranges) < first
 }
 
-// acks reports whether it acks: nothing comes of it that anybody waits for.
-func (x *settlement) acks() bool { return x.outcome == fsm.Ack && len(x.ranges) > 0 }
-
 // lastOf returns the last id in alternating (first, length) pairs.
 func lastOf(r []uint64) uint64 { return r[len(r)-2] + r[len(r)-1] - 1 }
 

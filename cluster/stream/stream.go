@@ -252,12 +252,12 @@ const MaxBatchCommands = 256
 const maxBatchBytes = 256 << 10
 
 // Load is what a route submits at a time. Light batches may overtake heavy ones, also those that
-// were submitted earlier; heavy ones may overtake patient ones. One of nothing but acks is light and patient.
+// were submitted earlier; heavy ones may overtake patient ones.
 type Load struct{ light, heavy, patient group.Batch }
 
 // NewLoad returns an empty load.
 func NewLoad() Load {
-	return Load{light: group.Batch{Light: true, Patient: true}, patient: group.Batch{Patient: true}}
+	return Load{light: group.Batch{Light: true}, patient: group.Batch{Patient: true}}
 }
 
 // Submit hands over its batches until one is refused.
@@ -298,7 +298,6 @@ func (s *Stream) Take(to *Load) (full bool) {
 		}
 		b.Commands = append(b.Commands, p.encoded...)
 		b.Count++
-		b.Patient = b.Patient && (b != &to.light || p.settle.acks())
 		if p.Payload != nil {
 			b.Payloads = append(b.Payloads, p.Payload)
 			b.Bytes += len(p.Payload)
