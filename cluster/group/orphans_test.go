@@ -146,7 +146,8 @@ func TestWakeWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	c, v, all := mustOpenValved(t, func(c *HostConfig) { c.Progress = patience }) // it does not give up
 	g := all[1]
-	await(t, "it leads", func() bool { // others may stand for election meanwhile
+	await(t, "it leads, and has lost its links", func() bool { // others may stand for election meanwhile
+		v.Set(g.node.config.Node, false)
 		for _, r := range all {
 			r.believe("")
 		}
@@ -163,10 +164,12 @@ func TestWakeWaitsForNobody(t *testing.T) {
 				return false
 			}
 		}
-		return g.Won(vote.Term)
+		if !g.Won(vote.Term) {
+			return false
+		}
+		v.Set(g.node.config.Node, true)
+		return g.Submit(enqueues(2, -1, "b")) == nil
 	})
-	v.Set(g.node.config.Node, true)
-	mustSubmit(t, g, enqueues(2, -1, "b"))
 	awake := make(chan bool)
 	go func() {
 		i := g.Wake()

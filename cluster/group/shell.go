@@ -42,19 +42,18 @@ const maxWaiting = 64
 
 // awake returns the instance of a group that serves nobody from its record; nil: the group sleeps, or is being woken.
 func (g *Group) awake() *Instance {
-	if g.asleep.Load() != nil {
-		return nil
-	}
-	return g.running.Load()
+	i, _ := g.read()
+	return i
 }
 
-// read gives either the instance or the record of a group.
+// read gives either the instance or the record of a group: no instance that is being woken.
 func (g *Group) read() (i *Instance, r *Record) {
 	for {
+		i = g.running.Load() // first: who reads it last may have slept through a sleep
 		if r = g.asleep.Load(); r != nil {
 			return nil, r
 		}
-		if i = g.running.Load(); i != nil { // else it has fallen asleep since
+		if i != nil { // else it has woken since
 			return i, nil
 		}
 	}

@@ -8,17 +8,27 @@ import (
 )
 
 // TestReadsWhileItFallsAsleep: whoever reads a group gets its record or its instance, also while it changes between
-// these.
+// these, and no instance that does not lead yet.
 func TestReadsWhileItFallsAsleep(t *testing.T) {
-	g, i, r := &Group{}, &Instance{}, &Record{}
-	g.running.Store(i)
+	g, r := &Group{}, &Record{}
+	wake := func() {
+		i := &Instance{}
+		g.running.Store(i)
+		i.leadership.term.Store(2)
+		g.asleep.Store(nil)
+	}
+	wake()
 	var over atomic.Bool
 	var readers sync.WaitGroup
 	for range 4 {
 		readers.Go(func() {
 			for !over.Load() {
-				if i, r := g.read(); i == nil && r == nil {
+				switch i, r := g.read(); {
+				case i == nil && r == nil:
 					t.Error("neither")
+					over.Store(true)
+				case i != nil && i.leadership.term.Load() == 0:
+					t.Error("one that is being woken")
 					over.Store(true)
 				}
 			}
@@ -28,8 +38,7 @@ func TestReadsWhileItFallsAsleep(t *testing.T) {
 		for range 1000 {
 			g.asleep.Store(r)
 			g.running.Store(nil)
-			g.running.Store(i)
-			g.asleep.Store(nil)
+			wake()
 		}
 	}
 	over.Store(true)

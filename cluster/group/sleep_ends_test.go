@@ -75,6 +75,10 @@ func TestLeaderThatFallsAsleepLeads(t *testing.T) {
 	})
 	for range 20 {
 		await(t, "it sleeps", func() bool {
+			if g.Term() != term {
+				t.Log(c.log)
+				t.Skip("the machine is too slow: another term has begun")
+			}
 			return g.Sleep(func(i *Instance) bool {
 				if is := g.Leading(); is != term {
 					t.Errorf("about to sleep it leads in term %d, not %d", is, term)
@@ -86,8 +90,10 @@ func TestLeaderThatFallsAsleepLeads(t *testing.T) {
 		g.Wake()
 	}
 	close(done)
-	if asking.Wait(); in.Load() != term {
+	asking.Wait()
+	if in.Load() != term {
 		t.Errorf("once it has led in term %d, not %d", in.Load(), term)
+		t.Log(c.log)
 	}
 }
 

@@ -50,11 +50,7 @@ func TestWakeOfDeposedLeader(t *testing.T) {
 	mustSubmit(t, old, enqueues(2, -1, "lost"))
 	await(t, "the entry is in one log", func() bool { return old.Progress().Last == at+1 })
 	next := all[1]
-	await(t, "another member leads", func() bool {
-		next.in()
-		next.node.config.Mesh.Campaign(next.spec.Group)
-		return next.Leading() != 0
-	})
+	next.mustStand(t)
 	await(t, "the next message is taken", func() bool {
 		_ = next.Submit(enqueues(2, -1, "kept")) // a copy costs nothing, and it may have been told twice to stand
 		return ready(next) == 2
