@@ -15,7 +15,7 @@ import (
 )
 
 // linearTimeout bounds the search for an order of one message's ops.
-const linearTimeout = 20 * time.Second
+const linearTimeout = time.Minute
 
 // ops beside those of clients.
 const (

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -143,9 +144,10 @@ type T struct {
 	*cluster.Cluster
 	*links
 	*timing
-	ctx context.Context
-	row string
-	due time.Time // of what it waits for; zero: that has no instant of its own
+	ctx     context.Context
+	row     string
+	due     time.Time // of what it waits for; zero: that has no instant of its own
+	*report           // of a play; nil: what is wrong fails the test at once
 }
 
 // links are a row's connections.
@@ -171,6 +173,81 @@ func newT(t *testing.T, c *cluster.Cluster, row string) *T {
 		cancel()
 	})
 	return r
+}
+
+// A row takes for granted that what it does takes less time than what it waits for. On a machine that stalls for longer than
+// tooSlow, that may be wrong: a row that fails there is played again, up to this many times.
+const (
+	tooSlow = 100 * time.Millisecond
+	plays   = 3
+)
+
+// report is what a play of a row found wrong.
+type report struct {
+	mu   sync.Mutex
+	said strings.Builder
+}
+
+// play runs a row, and returns what it found wrong.
+func (t *T) play(run func(*T)) string {
+	t.report = &report{}
+	played := make(chan struct{})
+	go func() {
+		defer close(played)
+		run(t)
+	}()
+	<-played
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.said.String()
+}
+
+// wrong reports whether what is wrong is kept for the end of the play.
+func (t *T) wrong(what string) bool {
+	if t.report == nil {
+		return false
+	}
+	var callers [8]uintptr
+	frames := runtime.CallersFrames(callers[:runtime.Callers(3, callers[:])])
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for f, more := frames.Next(); more && strings.HasSuffix(f.File, "_test.go"); f, more = frames.Next() {
+		fmt.Fprintf(&t.said, "%s:%d: ", filepath.Base(f.File), f.Line)
+	}
+	fmt.Fprintln(&t.said, strings.TrimSuffix(what, "\n"))
+	return true
+}
+
+// What follows is that of testing.T, of a play.
+
+func (t *T) Error(what ...any) {
+	t.Helper()
+	if !t.wrong(fmt.Sprintln(what...)) {
+		t.T.Error(what...)
+	}
+}
+
+func (t *T) Errorf(format string, of ...any) {
+	t.Helper()
+	if !t.wrong(fmt.Sprintf(format, of...)) {
+		t.T.Errorf(format, of...)
+	}
+}
+
+func (t *T) Fatal(what ...any) {
+	t.Helper()
+	if !t.wrong(fmt.Sprintln(what...)) {
+		t.T.Fatal(what...)
+	}
+	runtime.Goexit()
+}
+
+func (t *T) Fatalf(format string, of ...any) {
+	t.Helper()
+	if !t.wrong(fmt.Sprintf(format, of...)) {
+		t.T.Fatalf(format, of...)
+	}
+	runtime.Goexit()
 }
 
 // name is the row's own name for a thing.
