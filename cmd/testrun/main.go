@@ -1,6 +1,6 @@
 // Command testrun runs `go test -json` with the arguments that it is given, and says what a person
 // wants to know of it: a line for each package when it is done; of a failed test the end of what it
-// wrote; why each skipped test was skipped; and one last line with the sums. What the tests of a
+// wrote; why each skipped test was skipped; which have failed; and one last line with the sums. What the tests of a
 // package write is kept in a file of its own.
 package main
 

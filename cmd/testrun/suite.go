@@ -20,6 +20,7 @@ type suite struct {
 	packages                map[string]*pkg     // those that run
 	builds                  map[string]*output  // by import path: what the compiler has said
 	reasons                 map[string][]string // of skipped tests, with their names
+	failures                []string            // names of failed tests, with what they said
 	times                   []timed             // of tests that have ended
 	passed, failed, skipped int
 }
@@ -132,10 +133,16 @@ func (p *pkg) above(name string) *test {
 // fails prints and counts a failure.
 func (s *suite) fails(p *pkg, pkg, name string, o *output) {
 	p.failed++
-	fmt.Fprintf(s.out, "--- FAIL: %s\n", strings.TrimSpace(short(pkg)+" "+name))
+	name = strings.TrimSpace(short(pkg) + " " + name)
+	fmt.Fprintf(s.out, "--- FAIL: %s\n", name)
+	said := ""
 	for _, line := range o.excerpt() {
 		fmt.Fprintf(s.out, "    %s\n", line)
+		if said == "" || strings.Contains(line, "_test.go:") {
+			said = strings.TrimSpace(line)
+		}
 	}
+	s.failures = append(s.failures, strings.TrimSuffix(name+": "+said, ": "))
 	if at := s.logs.path(pkg); at != "" {
 		fmt.Fprintf(s.out, "    (all of it: %s)\n", at)
 	}
@@ -176,7 +183,7 @@ func sums(passed, failed, skipped int) string {
 	return text
 }
 
-// close prints the slowest tests, why tests were skipped, and the sums.
+// close prints the slowest tests, why tests were skipped, which have failed, and the sums.
 func (s *suite) close(took time.Duration, slowest int) {
 	slices.SortStableFunc(s.times, func(a, b timed) int { return cmp.Compare(b.took, a.took) })
 	for _, t := range s.times[:min(slowest, len(s.times))] {
@@ -185,6 +192,9 @@ func (s *suite) close(took time.Duration, slowest int) {
 	for _, reason := range slices.Sorted(maps.Keys(s.reasons)) {
 		names := s.reasons[reason]
 		fmt.Fprintf(s.out, "skipped %d: %s: %s\n", len(names), reason, strings.Join(names, ", "))
+	}
+	for _, f := range s.failures {
+		fmt.Fprintf(s.out, "failed %s\n", f)
 	}
 	fmt.Fprintf(s.out, "%v: %s\n", took.Round(time.Second), sums(s.passed, s.failed, s.skipped))
 }

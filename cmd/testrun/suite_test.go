@@ -75,6 +75,7 @@ func TestFailureShowsItsOwnLastLines(t *testing.T) {
 {"Action":"fail","Package":"example.org/house/a","Elapsed":4}
 `), "--- FAIL: a TestA/two\n"+last.String()+`        a_test.go:7: the leader is gone
 FAIL    4.0s  a 1 passed, 1 failed
+failed a TestA/two: a_test.go:7: the leader is gone
 1m23s: 1 passed, 1 failed
 `)
 }
@@ -88,7 +89,8 @@ func TestCrashIsShownFromItsBeginning(t *testing.T) {
 		`{"Action":"fail","Package":"example.org/house/a","Elapsed":60}
 `)
 	want := "--- FAIL: a TestA (has not ended)\n--- FAIL: a TestB (has not ended)\n    panic: test timed out after 1m0s\n" +
-		strings.Repeat("    goroutine\n", shown-1) + "FAIL   60.0s  a 0 passed, 2 failed\n1m23s: 0 passed, 2 failed\n"
+		strings.Repeat("    goroutine\n", shown-1) + "FAIL   60.0s  a 0 passed, 2 failed\nfailed a TestA (has not ended)\n" +
+		"failed a TestB (has not ended): panic: test timed out after 1m0s\n1m23s: 0 passed, 2 failed\n"
 	expect(t, have, want)
 }
 
@@ -108,6 +110,8 @@ FAIL    0.0s  a 0 passed, 1 failed
 --- FAIL: b
     goroutines left behind
 FAIL    0.0s  b 1 passed, 1 failed
+failed a: a/a.go:3:1: syntax error
+failed b: goroutines left behind
 1m23s: 1 passed, 2 failed
 `)
 }
