@@ -3,6 +3,7 @@ package checker
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -240,6 +241,31 @@ func TestSlowIsTried(t *testing.T) {
 		}
 		if _, tried := Slow(h, "delay", late); tried != c.tried {
 			t.Errorf("%s: tried: %t", c.name, tried)
+		}
+	}
+}
+
+// Ops without an answer may happen at any later time. The search for their order ends all the same, also where it finds
+// that there is none.
+func TestManyUnanswered(t *testing.T) {
+	for name, check := range map[string]func(*history.History) Verdict{"renewals": Renewals, "mutex": Mutex} {
+		h := &history.History{}
+		for on := 1; on <= 40; on++ {
+			client, at := fmt.Sprint("c", on), time.Duration(on)*time.Minute
+			h.Ops = append(h.Ops,
+				history.Op{Kind: history.Deliver, Client: client, Key: 1, On: on, Call: at, Return: at + 1, Lock: time.Second},
+				history.Op{Kind: history.Renew, Client: client, Key: 1, On: on, Call: at + 2, Lock: time.Second, Result: history.Unknown},
+				history.Op{Kind: history.Requeue, Client: client, Key: 1, On: on, Call: at + 3, Result: history.Unknown},
+				history.Op{Kind: history.Lost, Client: client, Call: at + 4, Return: at + 5, Result: history.Unknown})
+		}
+		if v := check(h); len(v.Problems) > 0 {
+			t.Errorf("%s: %v", name, v.Problems)
+		}
+		last := h.Ops[len(h.Ops)-4]
+		h.Ops = append(h.Ops, history.Op{Kind: history.Settle, Client: last.Client, Key: 1, On: last.On, Call: last.Return + 9, Return: last.Return + 10, Result: history.OK},
+			history.Op{Kind: history.Deliver, Client: "twice", Key: 1, On: 99, Call: last.Return + time.Minute, Return: last.Return + time.Minute + 1, Lock: time.Second})
+		if v := check(h); len(v.Problems) != 1 || !strings.Contains(v.Problems[0], "no order explains") {
+			t.Errorf("%s, which is settled and back: %v", name, v.Problems)
 		}
 	}
 }

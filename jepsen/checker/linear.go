@@ -15,7 +15,7 @@ import (
 )
 
 // linearTimeout bounds the search for an order of one message's ops.
-const linearTimeout = time.Minute
+const linearTimeout = 20 * time.Second
 
 // ops beside those of clients.
 const (
@@ -189,7 +189,7 @@ func linearBy(h *history.History, name string, of func(history.Op) string, model
 			}
 			end := int64(o.Return)
 			if o.Return == 0 || o.Result == history.Unknown && o.Kind != history.Deliver {
-				end = never
+				end = over(all, o)
 			}
 			ops = append(ops, porcupine.Operation{ClientId: clients[o.Client], Input: o, Call: int64(o.Call), Output: nil, Return: end})
 		}
@@ -205,6 +205,22 @@ func linearBy(h *history.History, name string, of func(history.Op) string, model
 		}
 	}
 	return p.found()
+}
+
+// over is by when an op that may happen at any later time has happened if it has an effect. What is about one delivery has
+// none after the next one of the message: an order in which it comes later is as good with it right before that.
+func over(all []history.Op, o history.Op) int64 {
+	i := slices.IndexFunc(all, func(d history.Op) bool { return d.Kind == history.Deliver && d.On == o.On })
+	if o.On == 0 || i < 0 {
+		return never
+	}
+	end := int64(never)
+	for _, next := range all {
+		if next.Kind == history.Deliver && next.Call > all[i].Return {
+			end = min(end, int64(next.Return))
+		}
+	}
+	return max(end, int64(o.Call))
 }
 
 // describe prints ops in the order of their calls.
