@@ -182,9 +182,9 @@ type Consumer struct {
 	LostLocks            uint64 `json:"lost_locks"` // deliveries whose lock has ended and that are not settled, at most 256
 	LateSettlementsTotal uint64 `json:"late_settlements_total"`
 
-	// LinkCredit is how many messages a consumer that takes by credit may still be handed; null: it
+	// LinkCredit is how many messages a consumer that takes by credit may still be handed; absent: it
 	// has a prefetch.
-	LinkCredit *uint32 `json:"link_credit"`
+	LinkCredit *uint32 `json:"link_credit,omitempty"`
 }
 
 // ConsumerTimeout is that deliveries of a consumer went back to their queue because they were held

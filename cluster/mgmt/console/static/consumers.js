@@ -14,15 +14,15 @@ const isClose = (c) => c.next_deadline > 0 && c.effective_timeout_ms > 0 && c.ne
 
 // whereOf leads to the client's channel, or to its connection: sessions of AMQP 1.0, whose consumers have credit, have no
 // page of their own, and of a timeout nobody knows which it was.
-const whereOf = ({ channel_details: at, link_credit: credit }) => (at.name ? link(credit === null ? place('channel', at.name) : place('connection', at.connection_name), at.name) : '–');
+const whereOf = ({ channel_details: at, link_credit: credit }) => (at.name ? link(credit === undefined ? place('channel', at.name) : place('connection', at.connection_name), at.name) : '–');
 
 const columns = [
   { title: 'Tag', sort: 'consumer_tag', show: (c) => c.consumer_tag },
   { title: 'Status', sort: 'status', show: (c) => [badge(c.status, health[c.status]), !c.active && badge('waits')] },
   { title: 'Channel', minor: true, show: (c) => whereOf(c) },
   { title: 'Unacked', sort: 'messages_unacknowledged', number: true, show: (c) => count(c.messages_unacknowledged) },
-  { title: 'Prefetch', number: true, minor: true, extra: true, show: (c) => (c.link_credit !== null ? '–' : c.prefetch_count === 0 ? 'no limit' : count(c.prefetch_count)) },
-  { title: 'Credit', number: true, minor: true, extra: true, show: (c) => (c.link_credit === null ? '–' : count(c.link_credit)) },
+  { title: 'Prefetch', number: true, minor: true, extra: true, show: (c) => (c.link_credit !== undefined ? '–' : c.prefetch_count === 0 ? 'no limit' : count(c.prefetch_count)) },
+  { title: 'Credit', number: true, minor: true, extra: true, show: (c) => (c.link_credit === undefined ? '–' : count(c.link_credit)) },
   { title: 'Oldest held for', sort: 'oldest_unacked_age_ms', number: true, show: (c) => (c.oldest_unacked_age_ms ? duration(c.oldest_unacked_age_ms) : '–') },
   { title: 'Deadline', sort: 'next_deadline', show: (c) => [left(c.next_deadline), isClose(c) && badge('close', 'warn')] },
   { title: 'Timeout', number: true, show: (c) => (c.effective_timeout_ms < 0 ? 'none' : duration(c.effective_timeout_ms)) },
