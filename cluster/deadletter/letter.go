@@ -39,6 +39,16 @@ func (s *Sender) deadPayload(c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payl
 	return repack(p, fsm.Short(w.exchange), key, s.properties.Rewritten(p, how), blind)
 }
 
+// refusedLetter returns a letter that was sent from a queue, and that is not taken, as one that has died there of it, with the
+// settings by which it goes to another queue. It died when it was sent: whoever sends the letter says the same.
+func refusedLetter(c *logpb.QueueConfig, sent *fsm.DeadLetter, from, to string) (*logpb.QueueConfig, fsm.DeadLetter) {
+	l := *sent
+	l.Reason, l.Forwarded, l.TakenTo, l.Redriven, l.Hops = logpb.Death_UNROUTABLE, false, 0, false, 0
+	l.Deaths = continued(&logpb.Death{Reason: l.Reason, Queue: from, Count: 1, Time: int64(l.DiedAt), First: true}, l.Deaths)
+	l.Fresh = l.Deaths[0].Count == 1
+	return &logpb.QueueConfig{Classic: c.GetClassic(), DeadLetter: true, DeadLetterRoutingKey: to, HasDeadLetterRoutingKey: true}, l
+}
+
 // way is where a queue sends letters: to an exchange, with a key of its own or with
 // theirs.
 type way struct {

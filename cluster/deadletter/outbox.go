@@ -239,6 +239,8 @@ type outboxSender struct {
 	// Used by run only.
 	routing   uint64 // first letter of the route that was proposed last
 	routedAt  int64  // ms
+	givingUp  uint64 // first of the letters that were given up last
+	givenUpAt int64  // ms
 	retriedAs *logpb.QueueConfig
 	retriedIn *catalog.View // the view with which waiting letters were last routed
 	retriedAt int64         // ms; when all of them were
@@ -370,7 +372,7 @@ func (x *outboxSender) routeLetters() {
 	view := x.sender.host.View()
 	r, targets, edits := &logpb.RouteDead{First: letters[0].Number}, 0, 0
 	for i := range letters {
-		to := x.routeLetter(view, config, &letters[i])
+		to := x.routeLetter(view, config, &letters[i], false)
 		r.Routes = append(r.Routes, to)
 		targets += len(to.Targets)
 		for _, edit := range to.Edits {
@@ -398,12 +400,16 @@ func (x *outboxSender) mayRoute(first uint64) bool {
 	return true
 }
 
-// routeLetter returns where a letter goes.
-func (x *outboxSender) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.Letter) *logpb.DeadRoute {
+// routeLetter returns where a letter goes. waits: it has been to a target that did not take it.
+func (x *outboxSender) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *queue.Letter, waits bool) *logpb.DeadRoute {
 	r := &logpb.DeadRoute{}
 	if l.TakenTo != 0 {
-		if _, ok := v.QueueByID(l.TakenTo); ok {
-			r.Targets = []uint64{uint64(l.TakenTo)}
+		to, there := v.QueueByID(l.TakenTo)
+		if refused, ok := x.sentRefused(v); ok && (waits || !there) {
+			to, there = refused, true
+		}
+		if there {
+			r.Targets = []uint64{uint64(to.ID)}
 		}
 		return r
 	}
@@ -433,6 +439,15 @@ func (x *outboxSender) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *que
 	}
 	r.Unroutable = r.Unroutable && len(r.Targets) > 0
 	return r
+}
+
+// sentRefused returns the queue for what was sent from here and not taken.
+func (x *outboxSender) sentRefused(v *catalog.View) (*catalog.Queue, bool) {
+	q, ok := v.QueueByID(x.group.Spec().Queue)
+	if !ok {
+		return nil, false
+	}
+	return q.SentRefused(v)
 }
 
 // addTarget adds a queue to a route, of which the lists end with what is not empty.
@@ -633,8 +648,12 @@ func (x *outboxSender) stream(q *catalog.Queue, settled uint64) *transfers {
 // sendLetter queues one transfer. Its number in the source's log is its number in the stream; if
 // the two differ, there is a gap that cannot be repaired, and nothing is sent.
 func (x *outboxSender) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, c *logpb.QueueConfig, to *catalog.Queue) {
-	out := x.sender.filters.edited(c, o, x.sender.deadPayload(c, &o.Letter.DeadLetter, p))
-	e := x.sender.reenqueue(c, &o.Letter.DeadLetter, p, out, o.Ceiling.Stored())
+	l := o.Letter.DeadLetter
+	if refused, ok := x.sentRefused(x.sender.host.View()); l.TakenTo != 0 && (l.TakenTo != to.ID || ok && refused.ID == to.ID) {
+		c, l = refusedLetter(c, &l, x.group.Spec().Name, to.Name)
+	}
+	out := x.sender.filters.edited(c, o, x.sender.deadPayload(c, &l, p))
+	e := x.sender.reenqueue(c, &l, p, out, o.Ceiling.Stored())
 	x.sender.comeTo(to, e, out)
 	e.Kept = x.sender.keeps(c, &o.Letter)
 	x.mu.Lock()
@@ -672,6 +691,7 @@ type transfers struct {
 	bytes        int            // of the payloads in the stream
 	answered     uint64         // number of the newest transfer that the target has taken or refused
 	refused      []uint64       // transfers that the target has refused, ascending
+	refusedAt    int64          // ms; when it last did; 0: never
 	reported     uint64         // number of the newest one that was reported to the source's log
 	reportedAt   int64          // ms; 0: never
 	reportedGone bool           // that the target is gone was reported to the source's log
@@ -700,12 +720,16 @@ func (tr *transfers) Answered(p *stream.Pending, r fsm.Result) {
 	case fsm.Gone:
 		return
 	case fsm.Rejected:
-		tr.refused = append(tr.refused, p.Number)
+		tr.refuse(p.Number)
 	default:
 		tr.from.sender.host.OddAnswer(tr.stream.Queue(), "transfer", r.Code)
-		tr.refused = append(tr.refused, p.Number)
+		tr.refuse(p.Number)
 	}
 	tr.answered = max(tr.answered, p.Number)
+}
+
+func (tr *transfers) refuse(number uint64) {
+	tr.refused, tr.refusedAt = append(tr.refused, number), tr.from.sender.host.Now()
 }
 
 // Gone is called when the catalog has lost the target.
@@ -768,7 +792,7 @@ func (x *outboxSender) tryWaiting(view *catalog.View, config *logpb.QueueConfig)
 	}
 	r := &logpb.RouteDead{Retry: true}
 	for i := range letters[:min(len(letters), p.size)] {
-		if route := x.routeLetter(view, config, &letters[i]); len(route.Targets) > 0 {
+		if route := x.routeLetter(view, config, &letters[i], true); len(route.Targets) > 0 {
 			route.Letter = letters[i].Number
 			r.Routes = append(r.Routes, route)
 		}
@@ -781,6 +805,37 @@ func (x *outboxSender) tryWaiting(view *catalog.View, config *logpb.QueueConfig)
 	x.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
 }
 
+// giveUp routes waiting letters that were sent from here to the queue for those that are not taken, at once: nobody waits until
+// their target takes them. What that queue refuses as well is tried again at intervals.
+func (x *outboxSender) giveUp(view *catalog.View, config *logpb.QueueConfig) {
+	to, ok := x.sentRefused(view)
+	if !ok || x.refusesNow(to.ID) {
+		return
+	}
+	var letters []queue.Letter
+	x.group.View(func(m *queue.Machine) { letters = m.WaitingLetters(0, routeAtOnce) })
+	letters = slices.DeleteFunc(letters, func(l queue.Letter) bool { return l.TakenTo == 0 })
+	if len(letters) == 0 || letters[0].Number == x.givingUp && x.pending(x.givenUpAt) {
+		return
+	}
+	x.givingUp, x.givenUpAt = letters[0].Number, x.sender.host.Now()
+	r := &logpb.RouteDead{Retry: true}
+	for i := range letters {
+		route := x.routeLetter(view, config, &letters[i], true)
+		route.Letter = letters[i].Number
+		r.Routes = append(r.Routes, route)
+	}
+	x.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
+}
+
+// refusesNow reports whether a target has refused a letter a moment ago.
+func (x *outboxSender) refusesNow(id fsm.QueueID) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	tr := x.streams[id]
+	return tr != nil && tr.refusedAt != 0 && x.pending(tr.refusedAt)
+}
+
 // retryLetters routes waiting letters again at intervals, since a target that refused may have
 // space again, and those whose way has changed when the catalog has. Each run handles some of them, in order of number, and
 // the next run continues after them, so that neither the queue nor a payload store has to wait.
@@ -791,6 +846,7 @@ func (x *outboxSender) retryLetters() {
 	var config *logpb.QueueConfig
 	x.group.View(func(m *queue.Machine) { config = m.Config() })
 	view := x.sender.host.View()
+	x.giveUp(view, config)
 	if !x.retrying {
 		passed := x.sender.host.Now() - x.retriedAt
 		x.changedIn = nil
@@ -813,12 +869,12 @@ func (x *outboxSender) retryLetters() {
 		x.group.View(func(m *queue.Machine) { letters = m.WaitingLetters(x.retried, routeAtOnce-len(r.Routes)) })
 		x.retrying = len(letters) > 0
 		for i := range letters {
-			route := x.routeLetter(view, config, &letters[i])
+			route := x.routeLetter(view, config, &letters[i], true)
 			route.Letter = letters[i].Number
 			x.retried = route.Letter
 			switch {
 			case len(route.Targets) == 0 && waitsForWay(config, &letters[i].DeadLetter):
-			case x.changedIn != nil && slices.Equal(route.Targets, x.routeLetter(x.changedIn, config, &letters[i]).Targets):
+			case x.changedIn != nil && slices.Equal(route.Targets, x.routeLetter(x.changedIn, config, &letters[i], true).Targets):
 			default:
 				r.Routes = append(r.Routes, route)
 			}

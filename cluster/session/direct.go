@@ -6,6 +6,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -237,7 +238,7 @@ func (s *Session) unitOf(v *catalog.View, of *posted) (unit *logpb.Unit, payload
 	}
 	for i := range u.Onward {
 		p := &u.Onward[i]
-		target, err := v.UseQueue(s.conn.by(), catalog.Write, s.conn.vhost, p.RoutingKey)
+		target, err := s.onward(v, q, p.RoutingKey)
 		if err == nil && target.ID == q.ID {
 			err = fsm.Refuse(fsm.Precondition, "invalid unit: a message that goes on has to have another queue")
 		}
@@ -254,6 +255,18 @@ func (s *Session) unitOf(v *catalog.View, of *posted) (unit *logpb.Unit, payload
 	}
 	unit.Size = uint32(size)
 	return unit, payload, nil
+}
+
+// onward returns the queue for a message that goes on from q to another one. What is for a queue that is gone goes to the one for
+// what is not taken, if there is any.
+func (s *Session) onward(v *catalog.View, q *catalog.Queue, name string) (*catalog.Queue, error) {
+	to, err := v.UseQueue(s.conn.by(), catalog.Write, s.conn.vhost, name)
+	if gone := new(fsm.Refusal); errors.As(err, &gone) && gone.Kind == fsm.NotFoundKind {
+		if refused, ok := q.SentRefused(v); ok {
+			return refused, nil
+		}
+	}
+	return to, err
 }
 
 // settleOf returns a settlement of a unit in the form of the log.

@@ -42,9 +42,11 @@ func mustDirect(t *testing.T, config *logpb.QueueConfig) (*directQueue, *recorde
 	} {
 		w.Commit(c)
 	}
-	declare := &logpb.DeclareQueue{Vhost: "/", Name: "q", Durable: true, Members: []uint32{1}}
+	declare := &logpb.DeclareQueue{Vhost: "/", Name: "q", Durable: true, Members: []uint32{1}, Arguments: &fsm.Table{Fields: []*logpb.Field{
+		{Name: "x-sent-refused-queue", Value: &logpb.Value{Tag: 'S', Str: []byte("refused")}},
+	}}}
 	if config.Groups != logpb.QueueConfig_NO_GROUPS {
-		declare.Arguments = &fsm.Table{Fields: []*logpb.Field{{Name: "x-message-groups", Value: &logpb.Value{Tag: 't', Int: 1}}}}
+		declare.Arguments.Fields = append(declare.Arguments.Fields, &logpb.Field{Name: "x-message-groups", Value: &logpb.Value{Tag: 't', Int: 1}})
 	}
 	q := w.MustDeclare(declare)
 	d := &directQueue{t: t, w: w, q: q, m: queue.New("q", q.ID), bodies: map[fsm.Ref]string{}}
@@ -279,7 +281,7 @@ func TestPostNowhere(t *testing.T) {
 	}
 }
 
-// What goes on to another queue is a letter at once.
+// What goes on to another queue is a letter at once; if that is gone, to the one for what is not taken.
 func TestPerformOnward(t *testing.T) {
 	d, _, s := mustDirect(t, &logpb.QueueConfig{})
 	to := d.w.MustQueue("other")
@@ -294,6 +296,13 @@ func TestPerformOnward(t *testing.T) {
 	p[0].RoutingKey = "nowhere"
 	if _, err := s.Perform(context.Background(), "q", &fsm.Unit{Onward: p}); !isKind(err, fsm.NotFoundKind) {
 		t.Errorf("to a queue that is not there: %v", err)
+	}
+	refused := d.w.MustQueue("refused")
+	if _, err := s.Perform(context.Background(), "q", &fsm.Unit{Onward: p}); err != nil {
+		t.Fatal(err)
+	}
+	if l := d.m.UnroutedLetters(9); len(l) != 2 || l[1].TakenTo != refused.ID {
+		t.Errorf("its letters are %+v", l)
 	}
 }
 

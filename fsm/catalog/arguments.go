@@ -199,9 +199,10 @@ func (s *clusterSettings) ValidateQueueArguments(vhost, name string, args *fsm.T
 }
 
 const (
-	groupsArgument  = "x-message-groups"
-	orderArgument   = "x-queue-order"
-	forwardArgument = "x-forward-to-exchange"
+	groupsArgument      = "x-message-groups"
+	orderArgument       = "x-queue-order"
+	forwardArgument     = "x-forward-to-exchange"
+	sentRefusedArgument = "x-sent-refused-queue"
 )
 
 // checkTogether refuses arguments of a queue that exclude each other, or lack

@@ -46,6 +46,17 @@ func (s *clusterSettings) queueSettings(q *Queue, f policyMatch, d Defaults) *lo
 	return c
 }
 
+// SentRefused returns the queue for messages that somebody has sent from q to another queue, and
+// that this one does not take, or that is gone (x-sent-refused-queue).
+func (q *Queue) SentRefused(v *View) (*Queue, bool) {
+	name, given := text(lookup(v.Arguments(q), sentRefusedArgument))
+	if !given || v.FSMVersion() < filters {
+		return nil, false
+	}
+	to, ok := v.Queue(q.VHost, name)
+	return to, ok && to.ID != q.ID
+}
+
 // effective looks up what arguments and policies say together. arguments are
 // those in force, policies the merged definition; either may be nil.
 type effective struct{ arguments, policies *fsm.Table }

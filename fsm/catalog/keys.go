@@ -187,6 +187,7 @@ var keys = []key{
 	{name: "forward-to-routing-key", value: anyText, declared: compared, what: "a valid routing key", argue: weakWins},
 	{name: "forward-copies", value: yesOrNo, declared: compared, since: filters},
 	{name: "forward-refused", value: among("invalid_forward_refused", refusals...), declared: compared, what: "a valid forward-refused value", argue: weakWins, since: filters},
+	{name: "sent-refused-queue", value: anyText, declared: compared, since: filters},
 	{name: "refuse-publishes", value: yesOrNo, declared: compared, what: "a valid refuse-publishes value", merge: strongWins, argue: weakWins, since: filters},
 	{name: "audit-max", value: whole(0, maxAudit), declared: compared, what: "a valid number of remembered ends", merge: smaller, argue: smaller},
 	{name: "pause-consumers", value: yesOrNo, what: "a valid pause-consumers value", merge: strongWins, since: pausing},

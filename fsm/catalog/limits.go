@@ -333,7 +333,7 @@ func (s *size) value(v *logpb.Value) {
 // The arguments of queues and of exchanges that are short strings, and the keys
 // of policies.
 var (
-	shortInQueues    = []string{deadLetterExchange, deadLetterRoutingKey, forwardArgument, "x-forward-to-routing-key"}
+	shortInQueues    = []string{deadLetterExchange, deadLetterRoutingKey, forwardArgument, "x-forward-to-routing-key", sentRefusedArgument}
 	shortInExchanges = []string{alternateExchange, deadLetterExchange, deadLetterRoutingKey, hashHeader}
 	shortInPolicies  = []string{"dead-letter-exchange", "dead-letter-routing-key", "alternate-exchange", "forward-to-exchange", "forward-to-routing-key"}
 )

@@ -215,7 +215,13 @@ func checkExits(ask access, vhost, name string, args *fsm.Table) error {
 			return err
 		}
 	}
-	return nil
+	if lookup(args, sentRefusedArgument) == nil {
+		return nil
+	}
+	if err := ask(Read, kindQueue, name); err != nil {
+		return err
+	}
+	return ask(Write, kindExchange, "") // by which that queue is reached
 }
 
 // CheckDeleteQueue answers the delete of a queue as far as the view can. A nil
