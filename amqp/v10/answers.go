@@ -77,7 +77,7 @@ func (c *counts) settled(number uint64, lost []uint64) {
 	}
 	var err *wire.Error
 	switch {
-	case len(lost) == 0:
+	case len(lost) == 0 || a.link.quiet:
 		return
 	case a.outcome == fsm.Defer:
 		err = wire.Errorf(wire.ConditionPreconditionFailed, "the delivery is not held any more, or its %s is in use", deferralToken)
