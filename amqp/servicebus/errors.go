@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/quorate/quorate/amqp/servicebus/entity"
 	"github.com/quorate/quorate/amqp/v10"
@@ -59,7 +60,19 @@ func statusOf(condition string) int32 {
 func (s *side) refuse(condition, format string, args ...any) *wire.Error {
 	id, text := entity.NewTrackingID(), fmt.Sprintf(format, args...)
 	s.client.Log.Info("servicebus: refused", slog.String("condition", condition), slog.String("text", fsm.Short(text)), slog.String("tracking", id))
-	return wire.Errorf(condition, "%.800s TrackingId:%s", text, id)
+	return wire.Errorf(condition, "%.800s"+trackingID+"%s", text, id)
+}
+
+// trackingID comes before the id in a text.
+const trackingID = " TrackingId:"
+
+// track gives an error an id, unless its text ends with one.
+func (s *side) track(e *wire.Error) *wire.Error {
+	at := len(e.Description) - len(entity.NewTrackingID()) - len(trackingID)
+	if at >= 0 && strings.HasPrefix(e.Description[at:], trackingID) {
+		return e
+	}
+	return s.refuse(e.Condition, "%s", e.Description)
 }
 
 // lost and lostSession are the answers to outcomes that come too late.
@@ -92,7 +105,7 @@ func (s *side) Explain(err error) *wire.Error {
 	case err == v10.ErrDeleted:
 		return s.refuse(wire.ConditionNotFound, textNotFound, s.host, "")
 	case errors.As(err, &known):
-		return known
+		return s.track(known)
 	case errors.Is(err, fsm.ErrNotHeld):
 		return s.refuse(conditionLockLost, textLockLost)
 	case errors.As(err, &queue):

@@ -255,16 +255,16 @@ func (s *side) putToken(r *request) {
 	}
 	switch {
 	case r.text("operation") != putOperation:
-		r.fail(wire.ConditionNotImplemented, 501, "The operation is not supported.")
+		r.failWith(s.refuse(wire.ConditionNotImplemented, "The operation is not supported."))
 	case kind == typeJWT:
-		r.fail(wire.ConditionUnauthorized, 401, "Tokens of this issuer are not accepted.")
+		r.failWith(s.refuse(wire.ConditionUnauthorized, "Tokens of this issuer are not accepted."))
 	case kind != typeSAS || body == "":
-		r.fail(conditionArgument, 400, "The type of the token is not supported, or there is none.")
+		r.failWith(s.refuse(conditionArgument, "The type of the token is not supported, or there is none."))
 	default:
 		if status, description := s.tokens.add(audience, body); status < 300 {
 			r.done(status, description, nil)
 		} else {
-			r.fail("", status, description)
+			r.fail("", status, s.track(wire.Errorf("", "%s", description)).Description)
 		}
 	}
 }

@@ -316,7 +316,9 @@ func (f *form) Enlist(id []byte, outcome *wire.State, of *v10.Received) *wire.St
 		return rejection(f.side.refuse(conditionArgument, "The outcome is not known."))
 	}
 	how, err := f.Settlement(outcome, of)
-	if err == nil {
+	if err != nil {
+		err = f.side.track(err)
+	} else {
 		h := fsm.Handle{Number: of.Sequence, Acquired: of.Acquired}
 		err = f.side.transactions.settle(id, f.path, f.queue, []fsm.Ending{{Handles: []fsm.Handle{h}, Settlement: how}}, of)
 	}

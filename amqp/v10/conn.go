@@ -223,7 +223,7 @@ func (c *conn) Fail(reason error) { c.fail(protocolError(reason)) }
 // fail ends the connection with close, unless it is ending already. It does not block.
 func (c *conn) fail(e *wire.Error) {
 	if c.Conn.Fail(e) {
-		c.out.pushEnd(&wire.Close{Error: e})
+		c.out.pushEnd(&wire.Close{Error: c.side.Explain(e)})
 	}
 }
 

@@ -36,7 +36,8 @@ type Side interface {
 
 	// Attach answers a client's attach, or returns the call that does, which may block.
 	Attach(a *Attach) (next func())
-	// Explain returns what a client sees of a broker's error. Any goroutine may call it.
+	// Explain returns what a client sees of a broker's error, or of one of this package, which may be explained already. Any goroutine
+	// may call it.
 	Explain(err error) *wire.Error
 	// Unroutable is with what a message is rejected whose queues are gone; nil: it is released. Any goroutine may call it.
 	Unroutable() *wire.Error

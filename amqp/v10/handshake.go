@@ -72,7 +72,7 @@ func (c *conn) Refuse(err error) (told bool) {
 		c.Refused("open", e.Description)
 	}
 	frames := wire.AppendFrame(nil, 0, c.openFrame())
-	_, err = c.Socket.Write(wire.AppendFrame(frames, 0, &wire.Close{Error: e}))
+	_, err = c.Socket.Write(wire.AppendFrame(frames, 0, &wire.Close{Error: c.side.Explain(e)}))
 	return err == nil
 }
 

@@ -202,6 +202,7 @@ func (s *session) detach(l *link, e *wire.Error) {
 	if l.ended {
 		return
 	}
+	e = s.conn.side.Explain(e)
 	s.conn.Log.Info("link error", slog.Int("channel", int(s.channel)), slog.String("link", fsm.Short(l.name)), slog.Any("error", e))
 	s.drop(l)
 	s.pairs.leave(l)
@@ -326,6 +327,9 @@ func (s *session) receive(t *wire.Transfer, payload []byte) (next func(), err *w
 		d := &s.arrival
 		*d = Delivery{Link: l.view, Message: message, ID: in.assembly.id, Format: in.assembly.format, Settled: in.assembly.settled, Transaction: in.assembly.txn}
 		next, err = in.takes.Take(d)
+	}
+	if err != nil {
+		err = s.conn.side.Explain(err)
 	}
 	if err != nil && err.Condition == wire.ConditionMessageSize && !in.assembly.settled {
 		// Programs that attach again on their own wait for the outcome.

@@ -278,6 +278,7 @@ func (s *session) end(e *wire.Error) (next func()) {
 	if s.state != sessionOpen {
 		return nil
 	}
+	e = s.conn.side.Explain(e)
 	s.conn.Log.Info("session error", slog.Int("channel", int(s.channel)), slog.Any("error", e))
 	s.state = sessionEnding
 	s.counts.close()

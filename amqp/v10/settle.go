@@ -94,8 +94,11 @@ func (l *outgoingLink) settle(of []delivery, ids []uint64, d *wire.Disposition) 
 	if err == nil {
 		err = s.settleLink(l, of, ids, d, how)
 	}
+	if err == nil {
+		return
+	}
+	err = s.conn.side.Explain(err)
 	switch {
-	case err == nil:
 	case l.quiet && !d.Settled:
 		for i := range of {
 			s.conn.out.push(s.channel, &wire.Disposition{
