@@ -280,11 +280,14 @@ func (r *request) receiveDeferred(ctx context.Context) error {
 
 // updateDisposition ends deliveries, which are named by their tokens.
 func (r *request) updateDisposition(ctx context.Context) error {
+	status, _ := r.body.Get("disposition-status")
+	if string(status.Bytes()) == "renewed" && r.transaction == nil {
+		return r.renewLocks(ctx)
+	}
 	_, all, err := r.handles(ctx)
 	if err != nil {
 		return err
 	}
-	status, _ := r.body.Get("disposition-status")
 	unit := &fsm.Unit{}
 	for _, h := range all {
 		how, err := r.settlement(ctx, string(status.Bytes()), h)
