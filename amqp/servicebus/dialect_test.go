@@ -82,11 +82,14 @@ func TestAttaches(t *testing.T) {
 		{"nowhere", "amqp:not-found", "The messaging entity 'sb://Host/nowhere' could not be found."},
 		{"topic/Subscriptions/sub", "amqp:not-allowed", ""},
 		{"q/$DeadLetterQueue", "amqp:not-allowed", ""},
+		{"q/$Transfer/$DeadLetterQueue", "amqp:not-allowed", ""},
+		{"topic/$transfer/$deadletterqueue", "amqp:not-allowed", ""},
 	} {
 		_, err := sends.NewSender(t.Context(), c.address, nil)
 		wantRefused(t, err, c.condition, c.text)
 	}
-	for _, address := range []string{"q", "Q/$DeadLetterQueue", "/q/$deadletterqueue", "topic/subscriptions/SUB", "topic/Subscriptions/sub/$deadletterqueue"} {
+	for _, address := range []string{"q", "Q/$DeadLetterQueue", "/q/$deadletterqueue", "topic/subscriptions/SUB", "topic/Subscriptions/sub/$deadletterqueue",
+		"Q/$transfer/$DeadLetterQueue", "s/$Transfer/$deadletterqueue", "Topic/$Transfer/$deadletterqueue", "topic/Subscriptions/sub/$Transfer/$deadletterqueue"} {
 		r, err := listens.NewReceiver(t.Context(), address, nil)
 		must(t, err)
 		must(t, r.Close(t.Context()))
@@ -95,6 +98,7 @@ func TestAttaches(t *testing.T) {
 	}
 	for _, c := range []struct{ address, condition, text string }{
 		{"topic", "amqp:not-allowed", ""},
+		{"topic/$deadletterqueue", "amqp:not-allowed", ""},
 		{"nowhere", "amqp:not-found", ""},
 		{"s", "amqp:not-allowed", "requires sessions to create a non-sessionful message receiver."},
 	} {

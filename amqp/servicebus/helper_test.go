@@ -126,7 +126,8 @@ func mustServe(t testing.TB) *server {
 	}
 	b := amqptest.NewBroker()
 	machines := &machines{}
-	mustDeclare(t, b, "Q", "S", "topic/$topic", "topic/Subscriptions/sub", "Q/$deadletterqueue", "topic/Subscriptions/sub/$deadletterqueue")
+	mustDeclare(t, b, "Q", "S", "topic/$topic", "topic/Subscriptions/sub", "Q/$deadletterqueue", "topic/Subscriptions/sub/$deadletterqueue",
+		"Q/$Transfer/$deadletterqueue", "S/$Transfer/$deadletterqueue", "topic/$Transfer/$deadletterqueue")
 	dialect := &Dialect{Directory: d, VHost: "/"}
 	srv, addr := amqptest.Serve(t, amqp.Config{Protocols: []amqp.Protocol{v10.Protocol{SessionMax: 5000, Dialect: dialect}}, Broker: broker{b, machines}}, b)
 	return &server{srv, d, b, machines, dialect, addr}

@@ -104,10 +104,10 @@ func (r *request) malformed(field string) error {
 
 // queue is the broker's queue that a request is about: of a topic that in which it keeps what it is sent.
 func (r *request) queue() string {
-	if r.entity.Topic != nil {
+	if r.entity.Topic != nil && r.part != entity.Transfers {
 		return r.entity.Path.Store()
 	}
-	return queueOf(r.entity, r.part)
+	return r.side.queueOf(r.entity, r.part)
 }
 
 // machine is what the request is performed by.
@@ -242,7 +242,7 @@ func (r *request) receiveDeferred(ctx context.Context) error {
 	if !ok {
 		return r.malformed("sequence-numbers")
 	}
-	if r.entity.Delivery() == nil {
+	if r.entity.Delivery() == nil && r.part != entity.Transfers {
 		return r.malformed("operation")
 	}
 	mode, ok := r.integer("receiver-settle-mode")
@@ -253,7 +253,7 @@ func (r *request) receiveDeferred(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	wish := fsm.Deferred{Delete: mode == 0, Lock: fsm.Millis(r.entity.Delivery().LockDuration.Milliseconds())}
+	wish := fsm.Deferred{Delete: mode == 0, Lock: fsm.Millis(r.entity.Lock().Milliseconds())}
 	for _, n := range numbers {
 		wish.Tokens = append(wish.Tokens, deferral(n))
 	}

@@ -13,11 +13,11 @@ import (
 // receiveAndDelete is the snd-settle-mode of links whose messages are gone once they are sent.
 const receiveAndDelete = 1
 
-// attachReceiver opens a link from a queue or subscription, or from its dead letters. It blocks.
+// attachReceiver opens a link from a queue or subscription, or from dead letters. It blocks.
 func (s *side) attachReceiver(a *v10.Attach, d *entity.Description, at entity.Address) {
 	delivery := d.Delivery()
 	switch {
-	case delivery == nil:
+	case delivery == nil && at.Part != entity.Transfers:
 		a.Refuse(s.refuse(wire.ConditionNotAllowed, "Messages cannot be received from a topic: '%s'.", at))
 		return
 	case !s.open(d, sas.Listen):
@@ -25,7 +25,7 @@ func (s *side) attachReceiver(a *v10.Attach, d *entity.Description, at entity.Ad
 		return
 	}
 	_, wantsSession := sessionFilter(a)
-	sessions := delivery.RequiresSession && at.Part == entity.Main
+	sessions := at.Part == entity.Main && delivery.RequiresSession
 	switch {
 	case sessions && !wantsSession:
 		a.Refuse(s.refuse(wire.ConditionNotAllowed, textNoSession))
@@ -34,7 +34,7 @@ func (s *side) attachReceiver(a *v10.Attach, d *entity.Description, at entity.Ad
 		a.Refuse(s.refuse(wire.ConditionNotAllowed, "A sessionful message receiver cannot be created on an entity that does not require sessions."))
 		return
 	}
-	queue := queueOf(d, at.Part)
+	queue := s.queueOf(d, at.Part)
 	f := &form{part: at.Part, lost: s.lost, side: s, path: d.Path, queue: queue}
 	ctx, cancel := context.WithTimeout(s.client.Context(), s.client.Config().OperationTimeout)
 	defer cancel()
@@ -46,7 +46,7 @@ func (s *side) attachReceiver(a *v10.Attach, d *entity.Description, at entity.Ad
 			return
 		}
 		f.sealer = sealer
-		lock := delivery.LockDuration.Milliseconds()
+		lock := d.Lock().Milliseconds()
 		spec.Arguments.Fields = append(spec.Arguments.Fields, number("x-lock-duration", lock), number("x-lock-detach-grace", lock))
 	}
 	if sessions {

@@ -52,7 +52,7 @@ const destination = "com.microsoft:transfer-destination-address"
 
 // senderTo returns a sender to an entity.
 func (s *side) senderTo(d *entity.Description, at entity.Address) (*sender, *wire.Error) {
-	to := &sender{side: s, entity: d, queue: queueOf(d, entity.Main)}
+	to := &sender{side: s, entity: d, queue: s.queueOf(d, entity.Main)}
 	if d.Topic != nil {
 		to.queue = d.Path.Store()
 	}

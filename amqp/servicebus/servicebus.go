@@ -198,9 +198,15 @@ func nodeAt(address string) (at entity.Address, requests bool) {
 // isTokens reports whether an address is that of the node for tokens.
 func isTokens(address string) bool { return strings.EqualFold(strings.Trim(address, "/"), "$cbs") }
 
-// queueOf returns the broker's queue at an address.
-func queueOf(d *entity.Description, part entity.Part) string {
-	return entity.Address{Path: d.Path, Part: part}.Object()
+// queueOf returns the broker's queue at an address. Requires: it has one, which of a topic only what it could not hand on has.
+func (s *side) queueOf(d *entity.Description, part entity.Part) string {
+	if part != entity.Transfers {
+		return entity.Address{Path: d.Path, Part: part}.Object()
+	}
+	if topic, ok := s.entity(entity.Path{Name: d.Path.Name}); ok {
+		d = topic // the subscription's, with the capitals that it was created with
+	}
+	return d.Path.Transfers().Object()
 }
 
 // tell logs what cannot be told to the client.

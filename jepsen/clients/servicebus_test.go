@@ -234,20 +234,43 @@ func (b *bus) mustCreate(t *testing.T, name, more string) {
 // mustPut creates something over HTTP: what an element says.
 func (b *bus) mustPut(t *testing.T, name, element, inner string) {
 	t.Helper()
+	b.mustManage(t, http.MethodPut, name, entry(element, inner), http.StatusCreated)
+}
+
+// mustChange changes something over HTTP, and mustDelete deletes it.
+func (b *bus) mustChange(t *testing.T, name, element, inner string) {
+	t.Helper()
+	b.mustManage(t, http.MethodPut, name, entry(element, inner), http.StatusOK)
+}
+
+func (b *bus) mustDelete(t *testing.T, name string) {
+	t.Helper()
+	b.mustManage(t, http.MethodDelete, name, "", http.StatusOK)
+}
+
+func entry(element, inner string) string {
 	const connect = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+	return `<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><` + element + ` xmlns="` + connect + `">` + inner + `</` + element + `></content></entry>`
+}
+
+// mustManage sends a request for administration; status is that of its answer.
+func (b *bus) mustManage(t *testing.T, method, name, body string, status int) {
+	t.Helper()
 	address := "http://" + b.Nodes[2].Manage + "/" + name
-	r, err := http.NewRequestWithContext(b.ctx, http.MethodPut, address+"?api-version=2021-05", strings.NewReader(
-		`<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><`+element+` xmlns="`+connect+`">`+inner+`</`+element+`></content></entry>`))
+	r, err := http.NewRequestWithContext(b.ctx, method, address+"?api-version=2021-05", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Header.Set("Authorization", busToken(address))
+	if method == http.MethodPut && status == http.StatusOK {
+		r.Header.Set("If-Match", "*")
+	}
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	if text, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusCreated {
-		t.Fatalf("create %s: %v, %s %s", name, err, answer.Status, text)
+	if text, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != status {
+		t.Fatalf("%s %s: %v, %s %s", method, name, err, answer.Status, text)
 	}
 }

@@ -36,6 +36,7 @@ func TestTransactions(t *testing.T) {
 	t.Run("calm", func(t *testing.T) {
 		for name, f := range map[string]func(*bus, *testing.T, string){
 			"commit": (*bus).commits, "rollback": (*bus).rollsBack, "lost": (*bus).losesLock, "via": (*bus).sendsVia,
+			"refused": (*bus).isRefused,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -62,6 +63,7 @@ const (
 	ofLinks, ofController = 0, 1
 	sender, receiver      = 0, 1
 	viaSender             = 2
+	viaOther, viaTopic    = 3, 4
 )
 
 // mustBuy creates a queue that has a message, and connects to a node that does not lead it.
@@ -92,6 +94,7 @@ func target(address string) frames.Composite {
 
 func message(text string) []byte {
 	b := frames.Append(nil, frames.Composite{Name: "properties", Fields: frames.Fields{"message-id": text}})
+	b = frames.Append(b, frames.Described{Descriptor: uint64(0x74), Value: frames.Map{"of", text}})
 	return frames.Append(b, frames.Described{Descriptor: uint64(0x75), Value: []byte(text)})
 }
 
@@ -331,7 +334,7 @@ func (b *bus) sendsVia(t *testing.T, queue string) {
 	to := queue + "-to"
 	b.mustCreate(t, to, "")
 	c := b.mustBuy(t, queue)
-	c.attach(ofLinks, viaSender, target(queue), frames.Map{frames.Symbol("com.microsoft:transfer-destination-address"), to})
+	c.attachVia(viaSender, queue, to)
 	txn := c.declare()
 	c.want(c.transfer(ofLinks, viaSender, txn, message("nowhere")), provisional)
 	c.want(c.discharge(txn, true), "accepted")
@@ -344,6 +347,42 @@ func (b *bus) sendsVia(t *testing.T, queue string) {
 	if n := b.holds(t, queue); n != 0 {
 		t.Errorf("%s has %d messages", queue, n)
 	}
+}
+
+// attachVia opens a link to an entity that hands messages on.
+func (c *buyer) attachVia(handle int, via, to string) {
+	c.t.Helper()
+	c.attach(ofLinks, handle, target(via), frames.Map{frames.Symbol("com.microsoft:transfer-destination-address"), to})
+}
+
+// isRefused: what cannot be handed on, because its destination was deleted or disabled since it was sent, is a dead letter of the
+// entity that was to hand it on (TX-5).
+func (b *bus) isRefused(t *testing.T, queue string) {
+	gone, off, topic := queue+"-gone", queue+"-off", queue+"-topic"
+	b.mustCreate(t, gone, "")
+	b.mustCreate(t, off, "")
+	b.mustPut(t, topic, "TopicDescription", "")
+	b.mustPut(t, topic+"/Subscriptions/sub", "SubscriptionDescription", "")
+	c := b.mustBuy(t, queue)
+	c.attachVia(viaSender, queue, gone)
+	c.attachVia(viaOther, queue, off)
+	c.attachVia(viaTopic, topic, gone)
+	id, txn, other := c.receive(), c.declare(), c.declare()
+	c.want(c.transfer(ofLinks, viaSender, txn, message("gone")), provisional)
+	c.want(c.transfer(ofLinks, viaOther, txn, message("off")), provisional)
+	c.want(c.complete(id, txn), provisional)
+	c.want(c.transfer(ofLinks, viaTopic, other, message("topic")), provisional)
+	b.mustChange(t, off, "QueueDescription", "<Status>SendDisabled</Status>")
+	b.mustDelete(t, gone)
+	c.await("detach") // of the link to what is disabled
+	c.want(c.discharge(txn, false), "accepted")
+	c.want(c.discharge(other, false), "accepted")
+	cmd, err := azureGo(b.ctx, t.TempDir())
+	if errors.As(err, new(missing)) {
+		t.Skip(err)
+	}
+	c.must(err)
+	b.take(t, cmd, queue, busStep{name: "transferred"})
 }
 
 // killsLeader kills the leader before a discharge, or while one is answered: the outcome is then the truth (TX-10).

@@ -5,9 +5,10 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Destinations are the broker's queues to which an entity forwards; empty: it does not.
+// Destinations are the broker's queues to which an entity forwards; empty: it does not. Transfers is the one for what it could not
+// hand on.
 type Destinations struct {
-	Messages, DeadLetters string
+	Messages, DeadLetters, Transfers string
 }
 
 // longestTTL is the longest time that the broker's arguments take, in ms. What is
@@ -100,6 +101,9 @@ func (t *table) forward(to string, dies bool) {
 	}
 }
 
+// handsOn sends what could not be handed on to a queue.
+func (t *table) handsOn(transfers string) { t.text("x-sent-refused-queue", transfers) }
+
 // Arguments are those of the queue that keeps the messages of a queue or
 // subscription. Requires: d is one. A source of forwarding is never idle.
 func (d *Description) Arguments(to Destinations) *fsm.Table {
@@ -113,6 +117,7 @@ func (d *Description) Arguments(to Destinations) *fsm.Table {
 		t.sends(common.Status)
 	}
 	t.delivery(d.Delivery(), Address{d.Path, DeadLetters}.Object())
+	t.handsOn(to.Transfers)
 	t.forward(to.Messages, true)
 	return &fsm.Table{Fields: t.fields}
 }
@@ -121,19 +126,28 @@ func (d *Description) Arguments(to Destinations) *fsm.Table {
 // subscription. Nothing expires, dies or fails there, so what is forwarded waits.
 func (d *Description) DeadLetterArguments(to Destinations) *fsm.Table {
 	t := base()
-	t.number("x-lock-duration", d.Delivery().LockDuration.Milliseconds())
+	t.number("x-lock-duration", d.Lock().Milliseconds())
 	t.number("x-delivery-limit", -1)
 	t.forward(to.DeadLetters, false)
 	return &fsm.Table{Fields: t.fields}
 }
 
+// TransferArguments are those of the queue for what a queue or topic could not hand on.
+func (d *Description) TransferArguments() *fsm.Table {
+	t := base()
+	t.number("x-lock-duration", d.Lock().Milliseconds())
+	t.number("x-delivery-limit", -1)
+	return &fsm.Table{Fields: t.fields}
+}
+
 // StoreArguments are those of the queue in which a topic keeps what it is sent
 // until its exchange has routed it. Requires: d is a topic.
-func (d *Description) StoreArguments() *fsm.Table {
+func (d *Description) StoreArguments(to Destinations) *fsm.Table {
 	t := base()
 	t.time("x-message-ttl", d.Topic.DefaultMessageTimeToLive)
 	t.store(&d.Topic.Store)
 	t.sends(d.Topic.Status)
+	t.handsOn(to.Transfers)
 	t.text("x-forward-to-exchange", Address{Path: d.Path}.Object())
 	t.flag("x-forward-copies", true)
 	return &fsm.Table{Fields: t.fields}

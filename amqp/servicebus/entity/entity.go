@@ -265,6 +265,15 @@ func (d *Description) Delivery() *Delivery {
 	return nil
 }
 
+// Lock is how long messages are locked that somebody receives; of a topic, of which one receives only what it could not hand on, it
+// is the default.
+func (d *Description) Lock() Duration {
+	if y := d.Delivery(); y != nil {
+		return y.LockDuration
+	}
+	return defaultLock
+}
+
 // Store is what queues and topics have; nil: it is a subscription.
 func (d *Description) Store() *Store {
 	switch {

@@ -184,7 +184,7 @@ func TestArguments(t *testing.T) {
 		q.Status = status
 		top := NewTopic()
 		top.Status = status
-		for _, list := range [][]string{arguments(d, Destinations{}), fieldNames((&Description{Topic: top}).StoreArguments())} {
+		for _, list := range [][]string{arguments(d, Destinations{}), fieldNames((&Description{Topic: top}).StoreArguments(Destinations{}))} {
 			if all := strings.Join(list, " "); strings.Contains(all, "x-refuse-publishes") != refuses {
 				t.Errorf("%s: %s", status, all)
 			}
@@ -201,8 +201,20 @@ func TestArguments(t *testing.T) {
 	if got := d.DeadLetterArguments(Destinations{DeadLetters: "C"}); len(got.GetFields()) != 5 || string(got.GetFields()[4].GetValue().GetStr()) != "C" {
 		t.Error(got)
 	}
+	if got := strings.Join(arguments(d, Destinations{Transfers: "R"}), " "); !strings.Contains(got, "x-sent-refused-queue=R") {
+		t.Error(got)
+	}
 	top := &Description{Path: Path{Name: "T"}, Topic: NewTopic()}
-	if got := top.StoreArguments().GetFields(); string(got[len(got)-2].GetValue().GetStr()) != "T" || got[len(got)-1].GetName() != "x-forward-copies" || got[len(got)-1].GetValue().GetInt() != 1 {
+	if got := strings.Join(fieldNames(top.StoreArguments(Destinations{Transfers: "R"})), " "); !strings.Contains(got, "x-sent-refused-queue") {
+		t.Error(got)
+	}
+	q.LockDuration = 2 * Minute
+	for lock, of := range map[int64]*Description{120_000: d, 60_000: top} {
+		if got := of.TransferArguments().GetFields(); len(got) != 3 || got[1].GetName() != "x-lock-duration" || got[1].GetValue().GetInt() != lock {
+			t.Error(got)
+		}
+	}
+	if got := top.StoreArguments(Destinations{}).GetFields(); string(got[len(got)-2].GetValue().GetStr()) != "T" || got[len(got)-1].GetName() != "x-forward-copies" || got[len(got)-1].GetValue().GetInt() != 1 {
 		t.Error(got)
 	}
 }

@@ -72,6 +72,9 @@ func (a Address) String() string { return a.Path.String() + suffixes[a.Part] }
 // letters, of a queue or subscription; the exchange of a topic.
 func (a Address) Object() string { return objectName(a.String()) }
 
+// Transfers is the address of what an entity could not hand on. A topic and its subscriptions have one.
+func (p Path) Transfers() Address { return Address{Path{Name: p.Name}, Transfers} }
+
 // Store is the name of the queue in which a topic keeps what it is sent.
 func (p Path) Store() string { return objectName(p.Name + "/$topic") }
 

@@ -26,6 +26,7 @@ type shown struct {
 	*entity.Description
 	created, updated time.Time
 	own, dead        Counts
+	transfers        Counts // what it could not hand on
 	keys             []*logpb.AccessKey
 
 	// Of a topic: its subscriptions, and their rules by filter.
@@ -92,9 +93,9 @@ func (d *document) special(s *shown, name string) {
 	number := func(n uint64) { d.leaf(name, strconv.FormatUint(n, 10)) }
 	switch name {
 	case "SizeInBytes":
-		number(s.own.Bytes + s.dead.Bytes)
+		number(s.own.Bytes + s.dead.Bytes + s.transfers.Bytes)
 	case "MessageCount":
-		number(s.own.Active + s.own.Scheduled + s.dead.Active)
+		number(s.own.Active + s.own.Scheduled + s.dead.Active + s.transfers.Active)
 	case "SubscriptionCount":
 		number(uint64(s.subscriptions))
 	case "SqlFilterCount":
@@ -115,7 +116,7 @@ func (d *document) special(s *shown, name string) {
 		d.rules(s)
 	case "CountDetails":
 		d.in(`CountDetails xmlns:d2p1="`+countSpace+`"`, func() {
-			for i, n := range []uint64{s.own.Active, s.dead.Active, s.own.Scheduled, s.own.Forwarding, 0} {
+			for i, n := range []uint64{s.own.Active, s.dead.Active, s.own.Scheduled, s.own.Forwarding, s.transfers.Active} {
 				d.leaf([...]string{"d2p1:ActiveMessageCount", "d2p1:DeadLetterMessageCount", "d2p1:ScheduledMessageCount", "d2p1:TransferMessageCount", "d2p1:TransferDeadLetterMessageCount"}[i], strconv.FormatUint(n, 10))
 			}
 		})

@@ -24,20 +24,21 @@ func (x Definer) Create(d *entity.Description, rule *entity.Rule) ([]*logpb.Cata
 		return nil, err
 	}
 	name := entity.Address{Path: d.Path}.Object()
+	transfers := x.queue(to.Transfers, d.TransferArguments(), name, d.Topic != nil)
 	if d.Topic != nil {
 		exchange := &logpb.DeclareExchange{Vhost: x.VHost, Name: name, Type: filterExchange, Durable: true, Internal: true, Arguments: d.ExchangeArguments()}
 		return []*logpb.CatalogCommand{
 			{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: exchange}},
-			x.queue(d.Path.Store(), d.StoreArguments(), name, true),
+			x.queue(d.Path.Store(), d.StoreArguments(to), name, true),
+			transfers,
 			describe,
 		}, nil
 	}
 	topic := ""
 	if d.Subscription != nil {
-		parent := entity.Path{Name: d.Path.Name}
-		row, ok := x.View.Described(x.VHost, parent.Key())
-		if !ok || !row.GetExchange() {
-			return nil, refuse(404, 40400, "Not Found. The messaging entity '%s' could not be found.", parent)
+		row, err := x.topic(d.Path)
+		if err != nil {
+			return nil, err
 		}
 		topic = row.GetName()
 	}
@@ -45,6 +46,9 @@ func (x Definer) Create(d *entity.Description, rule *entity.Rule) ([]*logpb.Cata
 		x.queue(name, d.Arguments(to), topic, true),
 		x.queue(entity.Address{Path: d.Path, Part: entity.DeadLetters}.Object(), d.DeadLetterArguments(to), name, false),
 		describe,
+	}
+	if d.Queue != nil {
+		commands = append(commands, transfers)
 	}
 	if rule != nil {
 		bind, err := bindingOf(x.VHost, d.Path, rule)
@@ -55,6 +59,16 @@ func (x Definer) Create(d *entity.Description, rule *entity.Rule) ([]*logpb.Cata
 		commands = append(commands, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: bind}})
 	}
 	return commands, nil
+}
+
+// topic is the row of the topic of a subscription.
+func (x Definer) topic(of entity.Path) (*logpb.Describe, error) {
+	parent := entity.Path{Name: of.Name}
+	row, ok := x.View.Described(x.VHost, parent.Key())
+	if !ok || !row.GetExchange() {
+		return nil, refuse(404, 40400, "Not Found. The messaging entity '%s' could not be found.", parent)
+	}
+	return row, nil
 }
 
 // describe checks what an entity is to be, finds its destinations, and returns the command that keeps its description.
@@ -93,7 +107,10 @@ func (x Definer) Change(d, was *entity.Description) ([]*logpb.CatalogCommand, er
 	name := entity.Address{Path: d.Path}.Object()
 	commands := []*logpb.CatalogCommand{describe}
 	if d.Topic != nil {
-		return append(commands, x.arguments(name, true, d.ExchangeArguments()), x.arguments(d.Path.Store(), false, d.StoreArguments())), nil
+		return append(commands, x.arguments(name, true, d.ExchangeArguments()), x.arguments(d.Path.Store(), false, d.StoreArguments(to))), nil
+	}
+	if d.Queue != nil {
+		commands = append(commands, x.arguments(to.Transfers, false, d.TransferArguments()))
 	}
 	return append(commands, x.arguments(name, false, d.Arguments(to)),
 		x.arguments(entity.Address{Path: d.Path, Part: entity.DeadLetters}.Object(), false, d.DeadLetterArguments(to))), nil
@@ -114,9 +131,12 @@ func Deletion(vhost string, d *entity.Description) *logpb.CatalogCommand {
 	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: vhost, Name: name}}}
 }
 
-// destinations finds the queues that an entity forwards to. The names in d become those that its destinations were
+// destinations finds the queues that messages of an entity go on to. The names in d become those that its destinations were
 // created with.
 func (x Definer) destinations(d *entity.Description) (to entity.Destinations, err error) {
+	if to.Transfers, err = x.transfers(d.Path); err != nil {
+		return to, err
+	}
 	y := d.Delivery()
 	if y == nil {
 		return to, nil
@@ -125,6 +145,22 @@ func (x Definer) destinations(d *entity.Description) (to entity.Destinations, er
 		to.DeadLetters, err = x.destination("ForwardDeadLetteredMessagesTo", &y.ForwardDeadLetteredMessagesTo, d.Path)
 	}
 	return to, err
+}
+
+// transfers is the queue for what an entity could not hand on.
+func (x Definer) transfers(p entity.Path) (string, error) {
+	if p.Subscription == "" {
+		return p.Transfers().Object(), nil
+	}
+	row, err := x.topic(p)
+	if err != nil {
+		return "", err
+	}
+	topic, err := entity.Decode(row.GetText())
+	if err != nil {
+		return "", err
+	}
+	return topic.Path.Transfers().Object(), nil
 }
 
 func (x Definer) destination(field string, name *string, from entity.Path) (queue string, err error) {

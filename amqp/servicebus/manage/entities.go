@@ -50,11 +50,17 @@ func (c *call) count(list ...*shown) {
 		if names = append(names, own); dead != "" {
 			names = append(names, dead)
 		}
+		if s.Subscription == nil {
+			names = append(names, s.Path.Transfers().Object())
+		}
 	}
 	counts := c.settled(names)
 	for _, s := range list {
 		own, dead := messages(s.Description)
 		s.own, s.dead = counts[own], counts[dead]
+		if s.Subscription == nil { // its topic has it
+			s.transfers = counts[s.Path.Transfers().Object()]
+		}
 		if s.Topic != nil {
 			s.own.Active = 0 // what is on its way to the subscriptions
 		} else {

@@ -158,11 +158,11 @@ func TestQueue(t *testing.T) {
 	} else {
 		contains(t, text, "<Code>409</Code>", "SubCode=40900")
 	}
-	c.counts = map[string]Counts{"Orders/eu": {Active: 3, Scheduled: 2, Bytes: 10}, "Orders/eu/$deadletterqueue": {Active: 1, Bytes: 5}}
+	c.counts = map[string]Counts{"Orders/eu": {Active: 3, Scheduled: 2, Bytes: 10}, "Orders/eu/$deadletterqueue": {Active: 1, Bytes: 5}, "Orders/eu/$Transfer/$deadletterqueue": {Active: 4, Bytes: 2}}
 	if status, text := root(t, h, "GET", "orders/EU", ""); status != 200 {
 		t.Error(status)
 	} else {
-		contains(t, text, "<title type=\"text\">Orders/eu<", "ActiveMessageCount>3<", "DeadLetterMessageCount>1<", "ScheduledMessageCount>2<", "<SizeInBytes>15<", "<MessageCount>6<")
+		contains(t, text, "<title type=\"text\">Orders/eu<", "ActiveMessageCount>3<", "DeadLetterMessageCount>1<", "ScheduledMessageCount>2<", "TransferDeadLetterMessageCount>4<", "<SizeInBytes>17<", "<MessageCount>10<")
 	}
 	if status, text := root(t, h, "PUT", path, entry("Queue", "<RequiresSession>true</RequiresSession><LockDuration>PT1M</LockDuration><DeadLetteringOnMessageExpiration>true</DeadLetteringOnMessageExpiration>"), "If-Match", "*"); status != 200 {
 		t.Error(status, text)
@@ -203,8 +203,44 @@ func TestQueue(t *testing.T) {
 	if status, _ := root(t, h, "DELETE", path, ""); status != 200 {
 		t.Error(status)
 	}
-	if status, _ := root(t, h, "DELETE", path, ""); status != 404 || c.Catalog.View().QueueCount() != 2 {
+	if status, _ := root(t, h, "DELETE", path, ""); status != 404 || c.Catalog.View().QueueCount() != 3 {
 		t.Error(status, c)
+	}
+}
+
+// What an entity cannot hand on goes to a queue that is a part of it; subscriptions use that of their topic.
+func TestTransfers(t *testing.T) {
+	c, h := mustCluster(t)
+	mustPut(t, h, "Q", "Queue", "", "T", "Topic", "", "t/Subscriptions/s", "Subscription", "")
+	for name, want := range map[string]string{"Q": "Q", "T/$topic": "T", "t/Subscriptions/s": "T"} {
+		v := c.Catalog.View()
+		q, ok := v.Queue("/", name)
+		if !ok {
+			t.Fatal(name)
+		}
+		if to, ok := q.SentRefused(v); !ok || to.Name != want+"/$Transfer/$deadletterqueue" {
+			t.Error(name, to)
+		}
+	}
+	if status, text := root(t, h, "PUT", "q", entry("Queue", "<LockDuration>PT2M</LockDuration>"), "If-Match", "*"); status != 200 {
+		t.Error(text)
+	}
+	to, _ := c.Catalog.View().Queue("/", "Q/$Transfer/$deadletterqueue")
+	if s := c.Catalog.View().Settings(to, catalog.Defaults{}); s.GetLock() != 120000 || s.GetDeliveryLimit() >= 0 {
+		t.Error(s)
+	}
+	c.counts = map[string]Counts{"T/$Transfer/$deadletterqueue": {Active: 5}}
+	for path, want := range map[string]string{"t": "5", "t/Subscriptions/s": "0"} {
+		_, text := root(t, h, "GET", path, "")
+		contains(t, text, "TransferDeadLetterMessageCount>"+want+"<")
+	}
+	for _, name := range []string{"q", "t"} {
+		if status, text := root(t, h, "DELETE", name, ""); status != 200 {
+			t.Error(text)
+		}
+	}
+	if n := c.Catalog.View().QueueCount(); n != 0 {
+		t.Errorf("%d queues are left", n)
 	}
 }
 
