@@ -46,7 +46,7 @@ func TestTokens(t *testing.T) {
 		{"malformed", "sb://h/q", "SharedAccessSignature sr=x", 400, "malformed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if status, text := a.put(c.audience, c.token); status != c.status || !strings.Contains(text, c.text) {
+			if status, text := a.put(c.audience, c.token); status != c.status || !strings.Contains(text, c.text) || tracked.MatchString(text) != (status != 202) {
 				t.Errorf("%d %s, want %d %s", status, text, c.status, c.text)
 			}
 		})
@@ -286,7 +286,7 @@ func TestRefusedOutcome(t *testing.T) {
 	m, err := from.Receive(t.Context(), nil)
 	must(t, err)
 	var refused *client.Error
-	if err := from.RejectMessage(t.Context(), m, &client.Error{Condition: conditionDeadLetter}); !errors.As(err, &refused) || refused.Condition != "amqp:not-allowed" {
+	if err := from.RejectMessage(t.Context(), m, &client.Error{Condition: conditionDeadLetter}); !errors.As(err, &refused) || refused.Condition != "amqp:not-allowed" || !tracked.MatchString(refused.Description) {
 		t.Errorf("a dead letter of a dead letter: %v", err)
 	}
 	mustInject(t, s.broker, "Q/$deadletterqueue", "b")
@@ -295,6 +295,27 @@ func TestRefusedOutcome(t *testing.T) {
 	if string(m.GetData()) != "b" {
 		t.Errorf("received %s again", m.GetData())
 	}
+	must(t, from.AcceptMessage(t.Context(), m))
+}
+
+// A deferral that comes too late is answered, as any outcome is: the link goes on (ST-2).
+func TestLateDeferral(t *testing.T) {
+	s := mustServe(t)
+	session := mustSession(t, s.mustOpen(t))
+	mustInject(t, s.broker, "Q", "a")
+	from, err := session.NewReceiver(t.Context(), "q", &client.ReceiverOptions{SettlementMode: client.ReceiverSettleModeSecond.Ptr()})
+	must(t, err)
+	m, err := from.Receive(t.Context(), nil)
+	must(t, err)
+	s.broker.TakeBack("Q", 1)
+	var refused *client.Error
+	err = from.ModifyMessage(t.Context(), m, &client.ModifyMessageOptions{UndeliverableHere: true})
+	if !errors.As(err, &refused) || refused.Condition != conditionLockLost || !tracked.MatchString(refused.Description) {
+		t.Errorf("a deferral that is too late: %v", err)
+	}
+	mustInject(t, s.broker, "Q", "b")
+	m, err = from.Receive(t.Context(), nil)
+	must(t, err)
 	must(t, from.AcceptMessage(t.Context(), m))
 }
 

@@ -3,6 +3,7 @@ package servicebus
 import (
 	"context"
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -333,6 +334,9 @@ func (s *server) mustOpen(t testing.TB) *client.Conn {
 	return c
 }
 
+// tracked is the end of a text by which the log names what it tells of (ER-3).
+var tracked = regexp.MustCompile(` TrackingId:[0-9a-f]{32}$`)
+
 // wantRefused wants a link refused with a condition and a text.
 func wantRefused(t testing.TB, err error, condition, text string) {
 	t.Helper()
@@ -343,7 +347,7 @@ func wantRefused(t testing.TB, err error, condition, text string) {
 	} else {
 		errors.As(err, &e)
 	}
-	if e == nil || string(e.Condition) != condition || !strings.Contains(e.Description, text) {
+	if e == nil || string(e.Condition) != condition || !strings.Contains(e.Description, text) || !tracked.MatchString(e.Description) {
 		t.Errorf("%v, want %s: %s", err, condition, text)
 	}
 }
