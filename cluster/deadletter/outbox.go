@@ -450,6 +450,13 @@ func (x *outboxSender) sentRefused(v *catalog.View) (*catalog.Queue, bool) {
 	return q.SentRefused(v)
 }
 
+// isRefused reports whether a letter that was sent goes to a target because it was not taken. One whose destination was gone from the
+// start has no other destination.
+func (x *outboxSender) isRefused(l *fsm.DeadLetter, to *catalog.Queue) bool {
+	refused, ok := x.sentRefused(x.sender.host.View())
+	return l.TakenTo != to.ID || ok && refused.ID == to.ID
+}
+
 // addTarget adds a queue to a route, of which the lists end with what is not empty.
 func addTarget(r *logpb.DeadRoute, q *catalog.Queue, limit fsm.Optional[fsm.Millis], edit []byte) {
 	i := len(r.Targets)
@@ -649,7 +656,7 @@ func (x *outboxSender) stream(q *catalog.Queue, settled uint64) *transfers {
 // the two differ, there is a gap that cannot be repaired, and nothing is sent.
 func (x *outboxSender) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payload, c *logpb.QueueConfig, to *catalog.Queue) {
 	l := o.Letter.DeadLetter
-	if refused, ok := x.sentRefused(x.sender.host.View()); l.TakenTo != 0 && (l.TakenTo != to.ID || ok && refused.ID == to.ID) {
+	if l.TakenTo != 0 && x.isRefused(&l, to) {
 		c, l = refusedLetter(c, &l, x.group.Spec().Name, to.Name)
 	}
 	out := x.sender.filters.edited(c, o, x.sender.deadPayload(c, &l, p))
