@@ -64,24 +64,32 @@ func (s *stack) compose(args ...string) ([]byte, error) {
 	return s.run(s.words[0], append(s.words[1:], args...)...)
 }
 
+// words begin a command of a project, whose file is below deploy.
+func words(project string, file ...string) []string {
+	words := []string{"docker-compose"}
+	if _, err := exec.LookPath(words[0]); err != nil {
+		words = []string{"docker", "compose"}
+	}
+	return append(words, "-p", project, "-f", filepath.Join(append([]string{"..", "..", "deploy"}, file...)...))
+}
+
+// down ends all containers, and their volumes. If the test has failed it shows their logs.
+func (s *stack) down() {
+	if s.Failed() {
+		logs, _ := s.compose("logs", "--tail", "50")
+		s.Logf("%s", logs)
+	}
+	if _, err := s.compose("down", "-v", "-t", "30"); err != nil {
+		s.Error(err)
+	}
+}
+
 func mustCompose(t *testing.T) *stack {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	s := &stack{T: t, ctx: ctx, words: []string{"docker-compose"}}
-	if _, err := exec.LookPath(s.words[0]); err != nil {
-		s.words = []string{"docker", "compose"}
-	}
-	s.words = append(s.words, "-p", "quorate-test", "-f", filepath.Join("..", "..", "deploy", "compose.yaml"))
-	t.Cleanup(func() {
-		if t.Failed() {
-			logs, _ := s.compose("logs", "--tail", "50")
-			t.Logf("%s", logs)
-		}
-		if _, err := s.compose("down", "-v", "-t", "30"); err != nil {
-			t.Error(err)
-		}
-		cancel()
-	})
+	s := &stack{T: t, ctx: ctx, words: words("quorate-test", "compose.yaml")}
+	t.Cleanup(cancel)
+	t.Cleanup(s.down)
 	_, err := s.compose("up", "-d")
 	s.must(err)
 	for n := range ports {
