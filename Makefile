@@ -111,7 +111,7 @@ image: ## make the container image for linux/amd64 and linux/arm64 without a dae
 	@mkdir -p bin/release; $(MAKE) --no-print-directory dist PLATFORMS="linux-amd64 linux-arm64"
 	@$(GO) run -C deploy/image . -dist $(CURDIR)/bin/dist -out $(CURDIR)/bin/release -config $(CURDIR)/deploy/image/quorate.conf -version $(VERSION) -time $(COMMIT_TIME)
 
-image-test: image ## three containers of compose.yaml and `docker kill`; without a daemon, one is started in namespaces (needs docker.io, docker-compose)
+image-test: image ## the compose files: three nodes and `docker kill`, and one for Azure Service Bus; without a daemon, one is started in namespaces (needs docker.io, docker-compose)
 	deploy/compose.sh
 
 # Helm is in a module of its own.

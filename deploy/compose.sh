@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests compose.yaml with the image that `make image` has made: three nodes, one of which is killed
-# under load. If no Docker daemon answers, one is started in network and mount namespaces of its
+# Tests the compose files with the image that `make image` has made: three nodes, one of which is killed
+# under load, and one in the place of the emulator of Azure Service Bus. If no Docker daemon answers, one is started in network and mount namespaces of its
 # own, with its data in a temporary folder: that needs root, and Debian's packages docker.io,
 # docker-compose and iptables, and leaves nothing behind.
 set -eu
