@@ -379,22 +379,23 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 	}},
 	{id: "T-97", what: "schedule.update: earlier, later, to the past", long: true, run: func(t *T) {
 		x, q := t.delayed("fanout")
+		k := t.slower() // all is prepared before anything is due
 		at := time.Now()
 		for _, id := range []string{"earlier", "later", "past"} {
-			t.send(x, "", body(id), headers("x-delay", int32(1000), "x-schedule-id", id))
+			t.send(x, "", body(id), headers("x-delay", int32(1000*k), "x-schedule-id", id))
 		}
 		update := func(id, header string, v any) {
 			t.command("schedule.update", 0, true, headers("x-exchange", x, "x-schedule-id", id, header, v))
 		}
-		update("later", "x-delay", int32(2500))
+		update("later", "x-delay", int32(2500*k))
 		due := time.Now()
-		update("earlier", "x-opt-delivery-time", at.Add(ms(500)).UnixMilli())
+		update("earlier", "x-opt-delivery-time", at.Add(ms(500*k)).UnixMilli())
 		update("past", "x-opt-delivery-time", int64(1000))
 		t.equal("first", bodies(t.now().take(q, 1)), "past")
-		t.readyUntil(q, 0, at.Add(ms(500)))
-		t.equal("second", bodies(t.by(at.Add(ms(500))).take(q, 1)), "earlier")
-		t.readyUntil(q, 0, at.Add(ms(2500)))
-		t.equal("third", bodies(t.by(due.Add(ms(2500))).take(q, 1)), "later")
+		t.readyUntil(q, 0, at.Add(ms(500*k)))
+		t.equal("second", bodies(t.by(at.Add(ms(500*k))).take(q, 1)), "earlier")
+		t.readyUntil(q, 0, at.Add(ms(2500*k)))
+		t.equal("third", bodies(t.by(due.Add(ms(2500*k))).take(q, 1)), "later")
 	}},
 	{id: "T-98", what: "schedule.fire of the next 3 of 10: these three, in their order", run: func(t *T) {
 		x, q := t.delayed("fanout")

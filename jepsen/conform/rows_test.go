@@ -114,7 +114,7 @@ func (s *suite) try(t *testing.T, r row, c *cluster.Cluster) {
 			if s.rough {
 				one.extra = electing
 			}
-			said := one.play(r.run)
+			said := one.play(r.run, n-1)
 			if said == "" {
 				if one.timed && !one.bounded && !r.lives {
 					t.Error("something is due while the row runs, and may be as late as it likes")
