@@ -90,7 +90,7 @@ type run struct {
 	clients   int // that were given their nodes in turn
 }
 
-// mustStart starts a cluster of three for a long test. When the test ends it is
+// mustStart starts a cluster of three for a long test, which takes less than a limit on a quiet machine. When the test ends it is
 // stopped; no node may have died by itself, and a failure leaves its history and logs.
 func mustStart(t *testing.T, limit time.Duration, args ...string) *run {
 	t.Helper()
@@ -104,6 +104,9 @@ func mustStartWith(t *testing.T, limit time.Duration, o cluster.Options) *run {
 	return mustStartBrief(t, limit, o)
 }
 
+// patient is how many times longer than on a quiet machine a test may take before it counts as stuck.
+const patient = 3
+
 // mustStartBrief is mustStartWith for a test that `make test` runs, too.
 func mustStartBrief(t *testing.T, limit time.Duration, o cluster.Options) *run {
 	t.Helper()
@@ -113,7 +116,7 @@ func mustStartBrief(t *testing.T, limit time.Duration, o cluster.Options) *run {
 	if o.Dir == "" {
 		o.Dir = t.TempDir()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit*time.Duration(*scale))
+	ctx, cancel := context.WithTimeout(t.Context(), patient*limit*time.Duration(*scale))
 	t.Cleanup(cancel)
 	began := time.Now()
 	c, err := cluster.Start(ctx, o)
