@@ -184,7 +184,7 @@ func (r *run) notLate(what string, due time.Time, recovery time.Duration) {
 // mustConverge waits until all replicas of every queue are in the same state.
 func (r *run) mustConverge() {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(r.ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(r.ctx, patient*2*time.Minute)
 	defer cancel()
 	var replicas checker.Verdict
 	err := await.Until(ctx, 100*time.Millisecond, "equal replicas", func() (bool, error) {
