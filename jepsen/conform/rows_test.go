@@ -114,11 +114,13 @@ func (s *suite) try(t *testing.T, r row, c *cluster.Cluster) {
 			if s.rough {
 				one.extra = electing
 			}
-			said := one.play(r.run, n-1)
-			if said == "" {
-				if one.timed && !one.bounded && !r.lives {
+			said := one.play(func(t *T) {
+				r.run(t)
+				if t.timed && !t.bounded && !r.lives {
 					t.Error("something is due while the row runs, and may be as late as it likes")
 				}
+			}, n-1)
+			if said == "" {
 				return
 			}
 			if stalls := machine.Longest(one.began); n < plays && stalls > tooSlow {
