@@ -276,21 +276,27 @@ func TestRefusedMessages(t *testing.T) {
 	}
 }
 
+// mustHold puts a message into a queue, and receives it by a link on which outcomes are answered.
+func (s *server) mustHold(t *testing.T, queue string) (from *client.Receiver, m *client.Message) {
+	t.Helper()
+	mustInject(t, s.broker, queue, "a")
+	from, err := mustSession(t, s.mustOpen(t)).NewReceiver(t.Context(), strings.ToLower(queue), &client.ReceiverOptions{SettlementMode: client.ReceiverSettleModeSecond.Ptr()})
+	must(t, err)
+	m, err = from.Receive(t.Context(), nil)
+	must(t, err)
+	return from, m
+}
+
 // An outcome that is refused is answered: the link goes on, and the message stays locked (ST-6).
 func TestRefusedOutcome(t *testing.T) {
 	s := mustServe(t)
-	session := mustSession(t, s.mustOpen(t))
-	mustInject(t, s.broker, "Q/$deadletterqueue", "a")
-	from, err := session.NewReceiver(t.Context(), "q/$deadletterqueue", &client.ReceiverOptions{SettlementMode: client.ReceiverSettleModeSecond.Ptr()})
-	must(t, err)
-	m, err := from.Receive(t.Context(), nil)
-	must(t, err)
+	from, m := s.mustHold(t, "Q/$deadletterqueue")
 	var refused *client.Error
 	if err := from.RejectMessage(t.Context(), m, &client.Error{Condition: conditionDeadLetter}); !errors.As(err, &refused) || refused.Condition != "amqp:not-allowed" || !tracked.MatchString(refused.Description) {
 		t.Errorf("a dead letter of a dead letter: %v", err)
 	}
 	mustInject(t, s.broker, "Q/$deadletterqueue", "b")
-	m, err = from.Receive(t.Context(), nil)
+	m, err := from.Receive(t.Context(), nil)
 	must(t, err)
 	if string(m.GetData()) != "b" {
 		t.Errorf("received %s again", m.GetData())
@@ -301,15 +307,10 @@ func TestRefusedOutcome(t *testing.T) {
 // A deferral that comes too late is answered, as any outcome is: the link goes on (ST-2).
 func TestLateDeferral(t *testing.T) {
 	s := mustServe(t)
-	session := mustSession(t, s.mustOpen(t))
-	mustInject(t, s.broker, "Q", "a")
-	from, err := session.NewReceiver(t.Context(), "q", &client.ReceiverOptions{SettlementMode: client.ReceiverSettleModeSecond.Ptr()})
-	must(t, err)
-	m, err := from.Receive(t.Context(), nil)
-	must(t, err)
+	from, m := s.mustHold(t, "Q")
 	s.broker.TakeBack("Q", 1)
 	var refused *client.Error
-	err = from.ModifyMessage(t.Context(), m, &client.ModifyMessageOptions{UndeliverableHere: true})
+	err := from.ModifyMessage(t.Context(), m, &client.ModifyMessageOptions{UndeliverableHere: true})
 	if !errors.As(err, &refused) || refused.Condition != conditionLockLost || !tracked.MatchString(refused.Description) {
 		t.Errorf("a deferral that is too late: %v", err)
 	}

@@ -797,19 +797,25 @@ func (x *outboxSender) tryWaiting(view *catalog.View, config *logpb.QueueConfig)
 	if now-p.at < p.wait {
 		return
 	}
-	r := &logpb.RouteDead{Retry: true}
-	for i := range letters[:min(len(letters), p.size)] {
-		if route := x.routeLetter(view, config, &letters[i], true); len(route.Targets) > 0 {
-			route.Letter = letters[i].Number
-			r.Routes = append(r.Routes, route)
-		}
-	}
+	r := x.routeAgain(view, config, letters[:min(len(letters), p.size)])
 	if len(r.Routes) == 0 {
 		p.at = now
 		return
 	}
 	p.upTo, p.at, p.wait = r.Routes[len(r.Routes)-1].Letter, now, max(p.wait, probeFirst)
 	x.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
+}
+
+// routeAgain returns where waiting letters go now, of those that go anywhere.
+func (x *outboxSender) routeAgain(view *catalog.View, config *logpb.QueueConfig, letters []queue.Letter) *logpb.RouteDead {
+	r := &logpb.RouteDead{Retry: true}
+	for i := range letters {
+		if route := x.routeLetter(view, config, &letters[i], true); len(route.Targets) > 0 {
+			route.Letter = letters[i].Number
+			r.Routes = append(r.Routes, route)
+		}
+	}
+	return r
 }
 
 // giveUp routes waiting letters that were sent from here to the queue for those that are not taken, at once: nobody waits until
@@ -826,13 +832,7 @@ func (x *outboxSender) giveUp(view *catalog.View, config *logpb.QueueConfig) {
 		return
 	}
 	x.givingUp, x.givenUpAt = letters[0].Number, x.sender.host.Now()
-	r := &logpb.RouteDead{Retry: true}
-	for i := range letters {
-		route := x.routeLetter(view, config, &letters[i], true)
-		route.Letter = letters[i].Number
-		r.Routes = append(r.Routes, route)
-	}
-	x.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
+	x.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: x.routeAgain(view, config, letters)})
 }
 
 // refusesNow reports whether a target has refused a letter a moment ago.

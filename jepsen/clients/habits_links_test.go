@@ -108,8 +108,7 @@ func (p *player) findsAnswers() {
 	if a := other.answer(); a.status != 202 {
 		p.t.Errorf("by its address: %v", a)
 	}
-	p.must(p.Send(ofTokens, "detach", frames.Fields{"handle": other.handle + 1, "closed": true}))
-	p.await("detach")
+	p.detach(ofTokens, other.handle+1)
 	r.request(addressed.target(""), put, busToken(audience))
 	if a := r.answer(); a.status != 202 {
 		p.t.Errorf("by its name: %v", a)
@@ -258,8 +257,7 @@ func (p *player) filtersSessions() {
 					p.t.Errorf("received %v", g.properties)
 				}
 			}
-			p.must(p.Send(ofLinks, "detach", frames.Fields{"handle": receiver, "closed": true}))
-			p.await("detach")
+			p.detach(ofLinks, receiver)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func (p *player) settlesIn(mode int) {
 		for _, settled := range []bool{false, true} {
 			text, handle := fmt.Sprint(o.name, settled), 2+i
 			p.send(message(text))
-			p.detach(sender)
+			p.detach(ofLinks, sender)
 			p.from(handle, "/"+p.queue, frames.Fields{"rcv-settle-mode": mode})
 			p.flow(handle, 0, 1, nil)
 			g := p.take(1)[0]
@@ -101,7 +101,7 @@ func (p *player) settlesIn(mode int) {
 				p.dispose(g.id, g.id, true, o.state) // Java and Python settle what is settled, which nobody answers
 			}
 			p.follow(o, handle, text)
-			p.detach(handle)
+			p.detach(ofLinks, handle)
 		}
 	}
 }
@@ -129,14 +129,14 @@ func (p *player) follow(o outcome, handle int, text string) {
 		if g.data != text || have != want {
 			p.t.Errorf("%s: %q, %q", text, g.data, have)
 		}
-		p.detach(1)
+		p.detach(ofLinks, 1)
 	}
 }
 
 // detach closes a link.
-func (p *player) detach(handle int) {
+func (p *player) detach(channel uint16, handle int) {
 	p.t.Helper()
-	p.must(p.Send(ofLinks, "detach", frames.Fields{"handle": handle, "closed": true}))
+	p.must(p.Send(channel, "detach", frames.Fields{"handle": handle, "closed": true}))
 	p.await("detach")
 }
 
@@ -173,7 +173,7 @@ func (p *player) settlesRanges() {
 			p.t.Errorf("%s is %s, not %s", g.data, answers[g.id], want)
 		}
 	}
-	p.detach(receiver)
+	p.detach(ofLinks, receiver)
 	all = p.lock("f", "g", "h")
 	p.dispose(all[0].id, all[1].id, true, frames.Composite{Name: "accepted"})
 	p.dispose(all[2].id, all[2].id, false, frames.Composite{Name: "accepted"})
@@ -200,7 +200,7 @@ func (p *player) settlesLate() {
 		if a := r.ask("update-disposition", 410, "disposition-status", status, "lock-tokens", token); !strings.HasPrefix(a.description, "The lock supplied is invalid.") {
 			p.t.Errorf("%s: %v", status, a)
 		}
-		p.detach(receiver)
+		p.detach(ofLinks, receiver)
 	}
 }
 

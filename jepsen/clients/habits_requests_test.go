@@ -56,7 +56,7 @@ func (p *player) namesNumbers() {
 			g := p.lock(text)[0]
 			p.dispose(g.id, g.id, false, modified(frames.Fields{"undeliverable-here": true}))
 			p.want(p.answer(false), "modified")
-			p.detach(receiver)
+			p.detach(ofLinks, receiver)
 			mode := []any{uint32(1), uint8(1), nil}[i]
 			a = r.ask("receive-by-sequence-number", 200, "sequence-numbers", numbers(g.annotations.Get("x-opt-sequence-number").(int64)), "receiver-settle-mode", mode)
 			found, _ := a.body.Get("messages").(frames.List)
@@ -107,7 +107,7 @@ func (p *player) namesTokens() {
 			if a.condition != "com.microsoft:message-lock-lost" {
 				p.t.Errorf("%s, %s: the condition is %q", k.name, form, a.condition)
 			}
-			p.detach(receiver)
+			p.detach(ofLinks, receiver)
 		}
 		r.close()
 	}
@@ -163,7 +163,7 @@ func (p *player) updatesDispositions() {
 			status = 200
 		}
 		r.ask("update-disposition", status, "disposition-status", "completed", "lock-tokens", tokens)
-		p.detach(receiver)
+		p.detach(ofLinks, receiver)
 	}
 	p.from(receiver, "/"+p.queue+"/$DeadLetterQueue", nil)
 	p.flow(receiver, 0, 1, nil)

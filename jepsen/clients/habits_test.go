@@ -272,8 +272,7 @@ func (p *player) lock(texts ...string) []got {
 	p.t.Helper()
 	for _, text := range texts {
 		p.send(message(text))
-		p.must(p.Send(ofLinks, "detach", frames.Fields{"handle": sender, "closed": true}))
-		p.await("detach")
+		p.detach(ofLinks, sender)
 	}
 	p.from(receiver, "/"+p.queue, nil)
 	p.flow(receiver, 0, len(texts), nil)
@@ -350,9 +349,16 @@ func (p *player) pair(k sdk, channel uint16, node string) *pair {
 func (r *pair) close() {
 	r.t.Helper()
 	for handle := r.handle; handle <= r.handle+1; handle++ {
-		r.must(r.Send(r.channel, "detach", frames.Fields{"handle": handle, "closed": true}))
-		r.await("detach")
+		r.detach(r.channel, handle)
 	}
+}
+
+// back is what requests say of where their answers go.
+func (r *pair) back() string {
+	if !r.replyTo {
+		return ""
+	}
+	return r.target(r.node)
 }
 
 // request asks a node for something. replyTo is where the answer goes; empty: that is not said.
@@ -410,11 +416,7 @@ func (r *pair) answer() (a answered) {
 func (r *pair) ask(operation string, status int, body ...any) answered {
 	r.t.Helper()
 	application := append(frames.Map{"operation", "com.microsoft:" + operation, "associated-link-name", fmt.Sprint(ofLinks, " ", receiver)}, r.timeout...)
-	replyTo := ""
-	if r.replyTo {
-		replyTo = r.target(r.node)
-	}
-	r.request(replyTo, application, frames.Map(body))
+	r.request(r.back(), application, frames.Map(body))
 	a := r.answer()
 	if a.status != status {
 		r.t.Fatalf("%s %v: %v, not %d", operation, body, a, status)
@@ -429,11 +431,7 @@ func (r *pair) put(audience, token string, expires any) answered {
 	if expires != nil {
 		application = append(application, "expiration", expires)
 	}
-	replyTo := ""
-	if r.replyTo {
-		replyTo = r.target(r.node)
-	}
-	r.request(replyTo, application, token)
+	r.request(r.back(), application, token)
 	return r.answer()
 }
 

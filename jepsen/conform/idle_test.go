@@ -210,12 +210,12 @@ func (t *T) exchangeUntil(name string, until time.Time) {
 	})
 }
 
-// idle declares a queue that ends after a second and a half without use.
 // short is a short time for which a queue is not used: longer than what a row does to use it takes.
 func (t *T) short() time.Duration { return ms(int(t.shortMS())) }
 
 func (t *T) shortMS() int32 { return int32(1500 * t.slower()) }
 
+// idle declares a queue that ends after a short time without use.
 func (t *T) idle(name string) string {
 	t.Helper()
 	return t.queue(name, "x-auto-delete-on-idle", t.shortMS())

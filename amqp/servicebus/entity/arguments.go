@@ -101,9 +101,6 @@ func (t *table) forward(to string, dies bool) {
 	}
 }
 
-// handsOn sends what could not be handed on to a queue.
-func (t *table) handsOn(transfers string) { t.text("x-sent-refused-queue", transfers) }
-
 // Arguments are those of the queue that keeps the messages of a queue or
 // subscription. Requires: d is one. A source of forwarding is never idle.
 func (d *Description) Arguments(to Destinations) *fsm.Table {
@@ -117,7 +114,7 @@ func (d *Description) Arguments(to Destinations) *fsm.Table {
 		t.sends(common.Status)
 	}
 	t.delivery(d.Delivery(), Address{d.Path, DeadLetters}.Object())
-	t.handsOn(to.Transfers)
+	t.text("x-sent-refused-queue", to.Transfers)
 	t.forward(to.Messages, true)
 	return &fsm.Table{Fields: t.fields}
 }
@@ -132,13 +129,8 @@ func (d *Description) DeadLetterArguments(to Destinations) *fsm.Table {
 	return &fsm.Table{Fields: t.fields}
 }
 
-// TransferArguments are those of the queue for what a queue or topic could not hand on.
-func (d *Description) TransferArguments() *fsm.Table {
-	t := base()
-	t.number("x-lock-duration", d.Lock().Milliseconds())
-	t.number("x-delivery-limit", -1)
-	return &fsm.Table{Fields: t.fields}
-}
+// TransferArguments are those of the queue for what a queue or topic could not hand on: dead letters that stay.
+func (d *Description) TransferArguments() *fsm.Table { return d.DeadLetterArguments(Destinations{}) }
 
 // StoreArguments are those of the queue in which a topic keeps what it is sent
 // until its exchange has routed it. Requires: d is a topic.
@@ -147,7 +139,7 @@ func (d *Description) StoreArguments(to Destinations) *fsm.Table {
 	t.time("x-message-ttl", d.Topic.DefaultMessageTimeToLive)
 	t.store(&d.Topic.Store)
 	t.sends(d.Topic.Status)
-	t.handsOn(to.Transfers)
+	t.text("x-sent-refused-queue", to.Transfers)
 	t.text("x-forward-to-exchange", Address{Path: d.Path}.Object())
 	t.flag("x-forward-copies", true)
 	return &fsm.Table{Fields: t.fields}

@@ -182,6 +182,6 @@ func (x Definer) destination(field string, name *string, from entity.Path) (queu
 		return "", err
 	}
 	*name = to.Path.String()
-	queue, _ = messages(to)
+	queue, _, _ = messages(to)
 	return queue, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,33 +35,29 @@ func (c *call) shown(row *logpb.Describe) (*shown, error) {
 	}, nil
 }
 
-// messages is the queue that holds the messages of an entity, and dead that of its dead letters; empty: it has none.
-func messages(d *entity.Description) (own, dead string) {
-	if d.Topic != nil {
-		return d.Path.Store(), ""
+// messages is the queue that holds the messages of an entity, dead that of its dead letters, and transfers that for what it could not
+// hand on, which a subscription has in its topic; empty: it has none.
+func messages(d *entity.Description) (own, dead, transfers string) {
+	if d.Subscription == nil {
+		transfers = d.Path.Transfers().Object()
 	}
-	return entity.Address{Path: d.Path}.Object(), entity.Address{Path: d.Path, Part: entity.DeadLetters}.Object()
+	if d.Topic != nil {
+		return d.Path.Store(), "", transfers
+	}
+	return entity.Address{Path: d.Path}.Object(), entity.Address{Path: d.Path, Part: entity.DeadLetters}.Object(), transfers
 }
 
 // count fills in what the queues of entities hold.
 func (c *call) count(list ...*shown) {
 	var names []string
 	for _, s := range list {
-		own, dead := messages(s.Description)
-		if names = append(names, own); dead != "" {
-			names = append(names, dead)
-		}
-		if s.Subscription == nil {
-			names = append(names, s.Path.Transfers().Object())
-		}
+		own, dead, transfers := messages(s.Description)
+		names = append(names, own, dead, transfers)
 	}
-	counts := c.settled(names)
+	counts := c.settled(slices.DeleteFunc(names, func(name string) bool { return name == "" }))
 	for _, s := range list {
-		own, dead := messages(s.Description)
-		s.own, s.dead = counts[own], counts[dead]
-		if s.Subscription == nil { // its topic has it
-			s.transfers = counts[s.Path.Transfers().Object()]
-		}
+		own, dead, transfers := messages(s.Description)
+		s.own, s.dead, s.transfers = counts[own], counts[dead], counts[transfers]
 		if s.Topic != nil {
 			s.own.Active = 0 // what is on its way to the subscriptions
 		} else {
