@@ -157,9 +157,9 @@ func (p *part) left() (n int) {
 	return n
 }
 
-// check returns what was wrong.
-func (p *part) check() (err error) {
-	if n := p.left(); n > 0 {
+// check returns what was wrong. What has not come to its end is lost if the soak was whole, and else was under way.
+func (p *part) check(whole bool) (err error) {
+	if n := p.left(); n > 0 && whole {
 		err = fmt.Errorf("%w: %s: %d of %d messages lost", errSoak, p.name, n, p.confirmed)
 	}
 	for what, n := range p.wrong {

@@ -103,12 +103,13 @@ func (s *soak) run() {
 	err = errors.Join(err, s.settled(ctx))
 	stop()
 	s.consumers.Wait()
-	if cause := context.Cause(ctx); cause != nil {
-		err = errors.Join(cause, err)
+	whole := ctx.Err() == nil
+	if !whole {
+		err = errors.Join(context.Cause(ctx), err)
 	}
 	for _, p := range s.parts {
 		r.Messages += float64(p.confirmed)
-		err = errors.Join(err, p.check())
+		err = errors.Join(err, p.check(whole))
 		for _, n := range p.numbers() {
 			r.Note(p.name+": "+n.Name, n.Value, n.Unit)
 		}

@@ -42,12 +42,18 @@ func TestPart(t *testing.T) {
 		for _, d := range c.come[1:] {
 			p.Deliver(d)
 		}
-		if err := p.check(); c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+		if err := p.check(true); c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
-	if err := (&soak{}).part("idle").check(); err == nil {
+	if err := (&soak{}).part("idle").check(true); err == nil {
 		t.Error("a part without messages")
+	}
+	under := (&soak{}).part("interrupted")
+	under.Begin(history.Attempt{})
+	under.End(keyOf(0, 0), history.OK)
+	if err := under.check(false); err != nil {
+		t.Errorf("what is under way when a soak is interrupted: %v", err)
 	}
 }
 
