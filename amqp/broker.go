@@ -18,6 +18,8 @@ type Broker interface {
 	// LoginKnown is Login for a client that needs no password: its certificate
 	// states its identity, or it is anonymous.
 	LoginKnown(ctx context.Context, user string, remote netip.Addr) error
+	// LoginByKey is Login for a client that shows a key of a name, which same compares.
+	LoginByKey(ctx context.Context, name string, remote netip.Addr, same func() bool) error
 	// Connect opens a vhost for a logged-in user.
 	Connect(ctx context.Context, user, vhost string) (Connection, error)
 	// ClusterName is announced to clients.

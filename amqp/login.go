@@ -86,6 +86,11 @@ func (c *Conn) LoginCertified(ctx context.Context) error {
 	return c.loggedIn(user, c.server.cfg.Broker.LoginKnown(c.over(ctx), user, c.remote))
 }
 
+// LoginByKey is Login by a key that has a name, and belongs to no user.
+func (c *Conn) LoginByKey(ctx context.Context, name string, same func() bool) error {
+	return c.server.cfg.Broker.LoginByKey(c.over(ctx), name, c.remote, same)
+}
+
 // TakesAnonymous reports whether the client may log in without saying who it is, and the mechanism ANONYMOUS is offered.
 func (c *Conn) TakesAnonymous() bool { return c.server.cfg.AnonymousUser != "" }
 

@@ -365,6 +365,17 @@ func (b *Broker) LoginKnown(ctx context.Context, user string, remote netip.Addr)
 	return b.Login(ctx, user, "guest", remote)
 }
 
+// LoginByKey accepts whoever has the key.
+func (b *Broker) LoginByKey(_ context.Context, _ string, _ netip.Addr, same func() bool) error {
+	if err := b.failure("Login"); err != nil {
+		return err
+	}
+	if !same() {
+		return errors.New("login was refused")
+	}
+	return nil
+}
+
 // Connect accepts the vhost /.
 func (b *Broker) Connect(_ context.Context, _, vhost string) (amqp.Connection, error) {
 	if err := b.failure("Connect"); err != nil {

@@ -76,7 +76,7 @@ func (s *side) Mechanisms() []string { return []string{mechanism, amqp.Anonymous
 var errKey = errors.New("login was refused")
 
 // Login implements v10.Side.
-func (s *side) Login(_ context.Context, start *wire.SASLInit) error {
+func (s *side) Login(ctx context.Context, start *wire.SASLInit) error {
 	switch start.Mechanism {
 	case mechanism, amqp.Anonymous:
 		return nil
@@ -86,10 +86,7 @@ func (s *side) Login(_ context.Context, start *wire.SASLInit) error {
 			return amqp.ErrRefused
 		}
 		s.tokens.login = &login{rule, key}
-		if s.tokens.loginRights(s.namespace(start.Hostname)) == 0 {
-			return errKey
-		}
-		return nil
+		return s.client.LoginByKey(ctx, rule, func() bool { return s.tokens.loginRights(s.namespace(start.Hostname)) != 0 })
 	}
 	return amqp.ErrRefused
 }

@@ -172,6 +172,32 @@ func (g *Gate) check(ctx context.Context, a *Attempt) (good bool, renewed []byte
 	return true, renewed, nil
 }
 
+// Compare is Check for a key that is no password: same compares it, in no time worth mentioning. The names of keys are none of users.
+func (g *Gate) Compare(ctx context.Context, p Protocol, name string, remote netip.Addr, same func() bool) (good bool, err error) {
+	from, name := sourceOf(remote), keyName+name[:min(len(name), maxName)]
+	refuse, wait := g.backoff.holds(from, name)
+	if err = ErrHeldBack; !refuse {
+		err = pause(ctx, wait)
+	}
+	outcome := 1
+	switch {
+	case err != nil && refuse:
+		outcome = 2
+	case err != nil:
+		outcome = 3
+	case same():
+		good, outcome = true, 0
+		g.backoff.succeeded(from, name)
+	default:
+		g.backoff.failed(from, name)
+	}
+	g.counts[p][outcome].Add(1)
+	return good, err
+}
+
+// keyName begins the names of keys where users have theirs.
+const keyName = "key\x00"
+
 func pause(ctx context.Context, d time.Duration) error {
 	if d == 0 {
 		return nil

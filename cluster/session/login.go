@@ -38,15 +38,8 @@ type Authenticator struct {
 // refusal says that too many logins wait; any other failure gives the same error.
 func (a *Authenticator) Login(ctx context.Context, user, password string, remote netip.Addr) error {
 	u, known := a.node.FreshView(ctx).User(user)
-	over := login.AMQP
-	switch audit.From(ctx).Protocol {
-	case login.AMQP10.String():
-		over = login.AMQP10
-	case login.HTTP.String():
-		over = login.HTTP
-	}
 	try := &login.Attempt{
-		Protocol: over, User: user, Password: password, Remote: remote, Hash: u.GetPasswordHash(), Algorithm: u.GetHashAlgorithm(),
+		Protocol: protocolOf(ctx), User: user, Password: password, Remote: remote, Hash: u.GetPasswordHash(), Algorithm: u.GetHashAlgorithm(),
 		Barred: a.barred(user, remote),
 	}
 	good, renewed, err := a.gate.Check(ctx, try)
@@ -60,6 +53,30 @@ func (a *Authenticator) Login(ctx context.Context, user, password string, remote
 		a.replaceHash(try, renewed)
 	}
 	return a.admit(ctx, user, known, good, remote)
+}
+
+func protocolOf(ctx context.Context) login.Protocol {
+	switch audit.From(ctx).Protocol {
+	case login.AMQP10.String():
+		return login.AMQP10
+	case login.HTTP.String():
+		return login.HTTP
+	}
+	return login.AMQP
+}
+
+// LoginByKey is Login for a client that shows a key which has a name and belongs to no user. Guessing is slowed down as for passwords.
+func (a *Authenticator) LoginByKey(ctx context.Context, name string, remote netip.Addr, same func() bool) error {
+	good, err := a.gate.Compare(ctx, protocolOf(ctx), name, remote, same)
+	switch {
+	case errors.Is(err, login.ErrBusy):
+		return errBusyLogin
+	case err != nil:
+		return a.refuseLogin(ctx, name, remote, err.Error())
+	case !good:
+		return a.refuseLogin(ctx, name, remote, "wrong key, or none of that name")
+	}
+	return nil
 }
 
 // replaceHash replaces the imported hash of a user who has logged in by one of this program. If

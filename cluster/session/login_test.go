@@ -45,6 +45,29 @@ func TestImportedHashIsReplaced(t *testing.T) {
 }
 
 // Every failed login has the same answer, whether its password was checked or not.
+// A key is guessed no faster than a password, its name is none of a user, and nobody is told why it is refused.
+func TestLoginsByKey(t *testing.T) {
+	w := newWorld(t)
+	w.sessions.gate = login.New(login.Config{AtOnce: 1, FreeFailures: 1, MaxDelay: 1 << 40})
+	w.putUser("ann", login.HashPassword("right"), login.HashAlgorithm)
+	from, compared := netip.MustParseAddr("192.0.2.1"), 0
+	ctx := audit.With(context.Background(), audit.Origin{Protocol: "amqp10"})
+	by := func(name string, remote netip.Addr, right bool) error {
+		return w.sessions.LoginByKey(ctx, name, remote, func() bool { compared++; return right })
+	}
+	for _, right := range []bool{false, false, true} {
+		if err := by("ann", from, right); err != errLogin {
+			t.Errorf("%v: %v", right, err)
+		}
+	}
+	if n := w.sessions.Logins()[login.AMQP10]; compared != 2 || n != (login.Counts{Refused: 2, HeldBack: 1}) {
+		t.Errorf("%d compared, %+v", compared, n)
+	}
+	if err := errors.Join(by("other", from, true), by("ann", netip.MustParseAddr("192.0.2.2"), true), w.sessions.Login(ctx, "ann", "right", from)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLoginErrors(t *testing.T) {
 	w := newWorld(t)
 	w.sessions.gate = login.New(login.Config{AtOnce: 1, FreeFailures: 1, MaxDelay: 1 << 40})

@@ -17,6 +17,8 @@ type brokerAdapter struct{ *session.Sessions }
 
 func (f brokerAdapter) Login(context.Context, string, string, netip.Addr) error { return nil }
 
+func (f brokerAdapter) LoginByKey(context.Context, string, netip.Addr, func() bool) error { return nil }
+
 func (f brokerAdapter) LoginKnown(context.Context, string, netip.Addr) error { return nil }
 
 func (f brokerAdapter) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {

@@ -71,6 +71,10 @@ func (f brokerAdapter) Login(ctx context.Context, user, password string, remote 
 	return f.Sessions.Login(byAMQP(ctx), user, password, remote)
 }
 
+func (f brokerAdapter) LoginByKey(ctx context.Context, name string, remote netip.Addr, same func() bool) error {
+	return f.Sessions.LoginByKey(byAMQP(ctx), name, remote, same)
+}
+
 func (f brokerAdapter) LoginKnown(ctx context.Context, user string, remote netip.Addr) error {
 	return f.Sessions.LoginKnown(byAMQP(ctx), user, remote)
 }
