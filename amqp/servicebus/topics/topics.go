@@ -138,6 +138,7 @@ const (
 
 	reasonFilter  = "FilterEvaluationException"
 	reasonSession = "Session ID is null."
+	reasonHeader  = "HeaderSizeExceeded"
 )
 
 // subscription is what is to be known of one.
@@ -184,7 +185,7 @@ func (s *subscription) add(copies []fsm.FilterCopy, m *rules.Message, c rules.Ch
 	}
 	b, err := c.Edit.Append(nil)
 	if err != nil {
-		return s.die(copies, rules.Change{}, reasonFilter, err.Error())
+		return s.die(copies, rules.Change{}, reasonHeader, "The changes of the action are too large: "+err.Error()+".")
 	}
 	one := fsm.FilterCopy{Queue: s.queue, Edit: b}
 	if c.HasTTL {

@@ -46,8 +46,10 @@ func sql(name, filter, action string) *entity.Rule {
 }
 
 // bare is a message with a subject, perhaps a session, and the property n.
-func bare(session string, n int32) fsm.Payload {
-	p := wire.Properties{Subject: []byte("red")}
+func bare(session string, n int32) fsm.Payload { return labeled("red", session, n) }
+
+func labeled(subject, session string, n int32) fsm.Payload {
+	p := wire.Properties{Subject: []byte(subject)}
 	if session != "" {
 		p.GroupID = []byte(session)
 	}
@@ -133,6 +135,20 @@ func TestMatch(t *testing.T) {
 	}
 	if got := s.Match(bare("", 5), facts); len(got) > 0 {
 		t.Errorf("%v", got)
+	}
+}
+
+// A copy whose properties are too large for what an action makes of them is a dead letter, whatever the subscription keeps.
+func TestLargeChanges(t *testing.T) {
+	for _, c := range []struct{ queue, want string }{
+		{"t/Subscriptions/a", "t/Subscriptions/a/$deadletterqueue DeadLetterReason=HeaderSizeExceeded ttl=4611686018427387904"},
+		{"t/Subscriptions/strict", "t/Subscriptions/strict/$deadletterqueue DeadLetterReason=HeaderSizeExceeded ttl=4611686018427387904"},
+	} {
+		s := Filters{}.NewFilterSet("v", "t")
+		s.Add(1, c.queue, program(t, sql("grows", "1 = 1", "SET a = sys.Label; SET b = sys.Label")))
+		if got := text(t, s.Match(labeled(strings.Repeat("x", 17<<10), "", 5), fsm.FilterFacts{Described: described})); got != c.want {
+			t.Errorf("%s\nwant %s", got, c.want)
+		}
 	}
 }
 
