@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/quorate/quorate/amqp/servicebus/entity"
 	"github.com/quorate/quorate/amqp/v10"
@@ -133,6 +134,23 @@ func (s *side) notTaken(n *fsm.NotTaken) *wire.Error {
 // Unroutable implements v10.Side.
 func (s *side) Unroutable() *wire.Error {
 	return s.refuse(wire.ConditionNotFound, textNotFound, s.host, "")
+}
+
+// Waits implements v10.Side: locks are renewed and tokens are put during an alarm, too.
+func (s *side) Waits() bool { return false }
+
+// patience is how long messages wait for a new leader: 5 s at most, as it is measured.
+const patience = 4 * time.Second
+
+// Patience implements v10.Side.
+func (s *side) Patience() time.Duration { return patience }
+
+// short is the error for messages during an alarm; nil: there is none. Programs wait before they send again.
+func (s *side) short() *wire.Error {
+	if s.client.Alarm() == nil {
+		return nil
+	}
+	return s.refuse(conditionBusy, "The server is short of memory or disk space. Please retry the operation.")
 }
 
 // Forgotten implements v10.Side: a delivery of which nothing is known is not held any more.

@@ -1,9 +1,12 @@
 package servicebus
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/quorate/quorate/amqp/servicebus/edit"
 	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/amqp/v10"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -29,6 +32,27 @@ func TestOrigin(t *testing.T) {
 			if first.Signed() != 7 || has != (source != "") || has && string(from.Bytes()) != source || text != "" && string(why.Bytes()) != text {
 				t.Errorf("%v in part %d: first %d, from %s, because of %s", reason, part, first.Signed(), from.Bytes(), why.Bytes())
 			}
+		}
+	}
+}
+
+// A reason that is too long for the service is cut where a character ends; other properties are kept as they are (ST-6).
+func TestLongReasons(t *testing.T) {
+	long := strings.Repeat("x", fsm.MaxSettleDescription-1) + "\u00e4"
+	info := wire.StartMap(nil)
+	for _, name := range []string{propertyReason, propertyDescription, "mine"} {
+		info = wire.AppendString(wire.AppendString(info, name), long)
+	}
+	f := &form{part: entity.Main}
+	how, e := f.Settlement(&wire.State{Kind: wire.StateRejected, Rejected: wire.Rejected{Error: &wire.Error{Condition: conditionDeadLetter, Info: wire.EndMap(info, 0, 3)}}}, &v10.Received{})
+	if e != nil || how.Outcome != fsm.Discard {
+		t.Fatal(how, e)
+	}
+	changes, err := edit.Parse(how.Edit)
+	must(t, err)
+	for name, want := range map[string]string{propertyReason: long[:len(long)-2], propertyDescription: long[:len(long)-2], "mine": long} {
+		if v, _ := changes.Property(name); string(v.Value().Bytes()) != want {
+			t.Errorf("%s has %d bytes, not %d", name, len(v.Value().Bytes()), len(want))
 		}
 	}
 }

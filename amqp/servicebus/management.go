@@ -391,6 +391,9 @@ func (r *request) schedule(ctx context.Context) error {
 	if !r.entity.Common().Status.Sends() {
 		return r.side.disabled(r.entity.Path)
 	}
+	if err := r.side.short(); err != nil {
+		return err
+	}
 	to := &sender{side: r.side, entity: r.entity, queue: r.queue()}
 	to.reader.init(to)
 	for w := list.Walk(); w.Next(); {

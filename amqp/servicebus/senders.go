@@ -159,7 +159,10 @@ func linkProperties(a *v10.Attach, add func([]byte) (_ []byte, pairs int)) wire.
 // Take implements v10.Incoming. Several messages are taken in together, or none of them.
 func (s *sender) Take(d *v10.Delivery) (next func(), _ *wire.Error) {
 	s.all = s.all[:0]
-	err := s.read(d)
+	err := s.side.short()
+	if err == nil {
+		err = s.read(d)
+	}
 	if d.Transaction != nil {
 		s.side.transactions.send(s, d, err)
 		return nil, nil

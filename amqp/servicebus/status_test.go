@@ -93,3 +93,36 @@ func TestStatuses(t *testing.T) {
 	_, err = session.NewReceiver(t.Context(), "topic/Subscriptions/sub", nil)
 	wantRefused(t, err, conditionDisabled, "")
 }
+
+// During an alarm messages are refused for now, and no others: tokens are put, what is locked is settled, and what is there is
+// received (LI-3).
+func TestAlarm(t *testing.T) {
+	s := mustServe(t)
+	mustInject(t, s.broker, "Q", "there")
+	c := s.mustOpen(t)
+	session := mustSession(t, c)
+	to, err := session.NewSender(t.Context(), "q", nil)
+	must(t, err)
+	from, err := session.NewReceiver(t.Context(), "q", &client.ReceiverOptions{Credit: 1})
+	must(t, err)
+	tokens, requests := mustAsk(t, c, "$cbs"), mustAsk(t, c, "q/$management")
+	s.SetAlarm("memory")
+	defer s.SetAlarm("")
+	wantRefused(t, to.Send(t.Context(), client.NewMessage(nil), nil), conditionBusy, "Please retry the operation.")
+	later := map[string]any{"messages": []any{map[string]any{"message-id": "m", "message": []byte{0, 0x53, 0x75, 0xa0, 0}}}}
+	if status, text, _ := requests.ask(map[string]any{"operation": "com.microsoft:schedule-message"}, later); status != 503 {
+		t.Errorf("scheduled: %d %s", status, text)
+	}
+	if status, text := tokens.put("amqp://host/", sign("amqp://host/", root, rootKey)); status != 202 {
+		t.Errorf("a token: %d %s", status, text)
+	}
+	m, err := from.Receive(t.Context(), nil)
+	must(t, err)
+	must(t, from.AcceptMessage(t.Context(), m))
+	later = map[string]any{"from-sequence-number": int64(1), "message-count": int32(1)}
+	if status, text, _ := requests.ask(map[string]any{"operation": "com.microsoft:peek-message"}, later); status != 204 {
+		t.Errorf("peeked: %d %s", status, text)
+	}
+	s.SetAlarm("")
+	must(t, to.Send(t.Context(), client.NewMessage(nil), nil))
+}

@@ -191,14 +191,14 @@ func (c *conn) begin(f wire.Frame) error {
 	return s.open(&b)
 }
 
-// Admit implements amqp.Endpoint. During an alarm the client's windows are shut, and it is read on: what it
-// settles frees what is short.
+// Admit implements amqp.Endpoint. During an alarm the client's windows are shut, unless its dialect refuses messages; it is
+// read on: what it settles frees what is short.
 func (c *conn) Admit() bool {
 	a := c.Alarm()
 	if a == nil && c.alarm != nil || a != nil && c.alarm == nil {
 		c.SetBlocked(a != nil)
 		for _, s := range c.sessions {
-			s.counts.setAlarm(a != nil)
+			s.counts.setAlarm(a != nil && c.side.Waits())
 		}
 		if a != nil {
 			c.Start(func() {

@@ -2,6 +2,7 @@ package v10
 
 import (
 	"context"
+	"time"
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v10/wire"
@@ -41,6 +42,12 @@ type Side interface {
 	Explain(err error) *wire.Error
 	// Unroutable is with what a message is rejected whose queues are gone; nil: it is released. Any goroutine may call it.
 	Unroutable() *wire.Error
+	// Waits reports whether all that a client sends waits while an alarm is in effect, for which its windows are shut. Otherwise
+	// the dialect refuses messages meanwhile.
+	Waits() bool
+	// Patience is how long a client waits for what becomes of a message; then it is told what Explain makes of a deadline that
+	// has passed, and may send it again. 0: until it is known.
+	Patience() time.Duration
 	// Forgotten is the answer to an outcome of deliveries of which nothing is known any more.
 	Forgotten(outcome *wire.State) wire.State
 
@@ -373,6 +380,7 @@ func (d *Delivery) wait(size int) (number uint64) {
 	in, p := d.Link.link.in, &d.Link.session.publisher
 	p.session.conn.Flow.Add(1, int64(size))
 	in.credit.waiting.Add(1)
+	p.watch()
 	return p.outcomes.add(in, d.ID, uint32(size), d.Settled)
 }
 

@@ -129,6 +129,31 @@ func TestOutcomesDoNotAllocate(t *testing.T) {
 	}
 }
 
+// A client that is told early hears nothing of the outcome, and its messages are counted until they have one.
+func TestOverdue(t *testing.T) {
+	var released, told int64
+	o := &outcomes{channel: 5, release: func(n, _ int64) { released += n }}
+	l := &incomingLink{}
+	for id := range uint32(6) {
+		o.add(l, id, 100, id == 4)
+	}
+	o.resolve(2, 2, wire.StateAccepted, nil, func(*publishing) {})
+	tell := func(id uint32) { told = 10*told + int64(id) + 1 }
+	for range 2 {
+		o.overdue(5, func(number uint64) bool { return number == 3 }, tell)
+	}
+	if told != 14 || released != 1 {
+		t.Errorf("told of %d, %d released", told, released)
+	}
+	o.resolve(1, 6, wire.StateAccepted, nil, func(*publishing) {})
+	if have := o.mustRender(t); have != "1-2:2 5-5:2" || released != 6 {
+		t.Errorf("then told of %s, %d released", have, released)
+	}
+	if _, some := o.waiting(); some {
+		t.Error("something waits")
+	}
+}
+
 // Whoever closes may count on what has an outcome being released: nobody else is about to release it.
 func TestOutcomesAreReleasedAtOnce(t *testing.T) {
 	var count, bytes int64

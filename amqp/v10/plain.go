@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v10/wire"
@@ -92,6 +93,12 @@ func (plainSide) Explain(err error) *wire.Error { return protocolError(err) }
 
 // Unroutable implements Side.
 func (plainSide) Unroutable() *wire.Error { return nil }
+
+// Waits implements Side.
+func (plainSide) Waits() bool { return true }
+
+// Patience implements Side: as confirms of 0-9-1 do, outcomes wait.
+func (plainSide) Patience() time.Duration { return 0 }
 
 // Forgotten implements Side: nothing of it can still change.
 func (plainSide) Forgotten(outcome *wire.State) wire.State { return *outcome }

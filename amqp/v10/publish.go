@@ -22,6 +22,8 @@ type publisher struct {
 	commands atomic.Bool // there were some
 	then     sync.Map    // of posts: their func, by number
 	thens    atomic.Int32
+	watched  atomic.Bool           // watch runs
+	marks    [patienceMarks]uint64 // the newest publishes at the last moments at which watch looked
 
 	// Of the message that is being published, reused.
 	message    wire.Message
@@ -219,6 +221,45 @@ func (p *publisher) refused(l *link, out *fsm.Publish, cause error) *wire.Error 
 		return l.in.named(e)
 	}
 	return e
+}
+
+// patienceMarks is in how many parts the patience of a client is measured: it is told at most one of them later.
+const patienceMarks = 4
+
+// watch tells the client of publishes whose outcomes take longer than it is patient.
+func (p *publisher) watch() {
+	if !p.watched.Load() && p.session.conn.side.Patience() > 0 && !p.watched.Swap(true) {
+		time.AfterFunc(p.session.conn.side.Patience()/patienceMarks, p.look)
+	}
+}
+
+// look tells of publishes that are overdue, and looks again as long as any has no outcome.
+func (p *publisher) look() {
+	s := p.session
+	defer s.conn.Contain("look for outcomes")
+	var why *wire.Error
+	p.outcomes.overdue(p.marks[0], func(number uint64) bool {
+		_, ends := p.then.Load(number)
+		return ends
+	}, func(id uint32) {
+		if why == nil {
+			why = s.conn.side.Explain(context.DeadlineExceeded)
+		}
+		s.conn.out.push(s.channel, &wire.Disposition{
+			Role: true, First: id, Last: wire.Some(id), Settled: true, State: wire.State{Kind: wire.StateRejected, Rejected: wire.Rejected{Error: why}},
+		})
+	})
+	copy(p.marks[:], p.marks[1:])
+	last, some := p.outcomes.waiting()
+	if p.marks[patienceMarks-1] = last; some {
+		time.AfterFunc(s.conn.side.Patience()/patienceMarks, p.look)
+		return
+	}
+	clear(p.marks[:])
+	p.watched.Store(false)
+	if _, some = p.outcomes.waiting(); some { // which has found that it is watched
+		p.watch()
+	}
 }
 
 // resolve records the outcome of publishes. why belongs to a rejection.

@@ -80,7 +80,7 @@ func newSession(c *conn, channel uint16, b *wire.Begin) *session {
 	s.counts.init(s)
 	s.pairs.init(s)
 	s.dynamic.init(s)
-	s.counts.in.begin(b.NextOutgoingID, b.OutgoingWindow, c.Alarm() != nil)
+	s.counts.in.begin(b.NextOutgoingID, b.OutgoingWindow, c.Alarm() != nil && c.side.Waits())
 	s.counts.client.window = b.IncomingWindow
 	return s
 }
