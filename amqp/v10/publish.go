@@ -23,7 +23,7 @@ type publisher struct {
 	then     sync.Map    // of posts: their func, by number
 	thens    atomic.Int32
 	watched  atomic.Bool           // watch runs
-	marks    [patienceMarks]uint64 // the newest publishes at the last moments at which watch looked
+	marks    [patienceMarks]uint64 // the newest publishes at the last moments at which watch checked
 
 	// Of the message that is being published, reused.
 	message    wire.Message
@@ -229,14 +229,14 @@ const patienceMarks = 4
 // watch tells the client of publishes whose outcomes take longer than it is patient.
 func (p *publisher) watch() {
 	if !p.watched.Load() && p.session.conn.side.Patience() > 0 && !p.watched.Swap(true) {
-		time.AfterFunc(p.session.conn.side.Patience()/patienceMarks, p.look)
+		time.AfterFunc(p.session.conn.side.Patience()/patienceMarks, p.check)
 	}
 }
 
-// look tells of publishes that are overdue, and looks again as long as any has no outcome.
-func (p *publisher) look() {
+// check tells of publishes that are overdue, and checks again as long as any has no outcome.
+func (p *publisher) check() {
 	s := p.session
-	defer s.conn.Contain("look for outcomes")
+	defer s.conn.Contain("check outcomes")
 	var why *wire.Error
 	p.outcomes.overdue(p.marks[0], func(number uint64) bool {
 		_, ends := p.then.Load(number)
@@ -252,7 +252,7 @@ func (p *publisher) look() {
 	copy(p.marks[:], p.marks[1:])
 	last, some := p.outcomes.waiting()
 	if p.marks[patienceMarks-1] = last; some {
-		time.AfterFunc(s.conn.side.Patience()/patienceMarks, p.look)
+		time.AfterFunc(s.conn.side.Patience()/patienceMarks, p.check)
 		return
 	}
 	clear(p.marks[:])

@@ -35,12 +35,12 @@ const busy = "com.microsoft:server-busy"
 func (p *player) becomes(want string) {
 	p.t.Helper()
 	p.must(await.Until(p.bus.ctx, 20*time.Millisecond, "a message that is "+want, func() (bool, error) {
-		return p.told(p.transfer(ofLinks, sender, nil, message("again"))) == want, nil
+		return p.outcome(p.transfer(ofLinks, sender, nil, message("again"))) == want, nil
 	}))
 }
 
-// told is the name of an outcome, with the condition of its error.
-func (p *player) told(state frames.Composite) string {
+// outcome is the name of an outcome, with the condition of its error.
+func (p *player) outcome(state frames.Composite) string {
 	p.t.Helper()
 	name := state.Name
 	if e := state.Fields.Of("error"); e != nil {
@@ -112,7 +112,7 @@ func (p *player) withoutMajority() {
 		}
 	}
 	began := time.Now()
-	if have := p.told(p.transfer(ofLinks, sender, nil, message("in vain"))); have != "rejected "+busy {
+	if have := p.outcome(p.transfer(ofLinks, sender, nil, message("in vain"))); have != "rejected "+busy {
 		p.t.Errorf("sent without a majority: %s", have)
 	}
 	p.t.Logf("told after %v", time.Since(began))
