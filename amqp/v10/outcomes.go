@@ -136,17 +136,18 @@ func (o *outcomes) resolve(first, last uint64, state wire.Outcome, err *wire.Err
 	return queue
 }
 
-// overdue tells the client of all publishes up to a number that have no outcome yet, but for those that are certain to get one in
-// time, what has become of them as far as is known. They are counted until they have their outcome, of which it hears nothing.
-func (o *outcomes) overdue(last uint64, certain func(number uint64) bool, tell func(id uint32)) {
+// overdue returns the delivery-ids of publishes up to a number that have no outcome yet, but for those that are certain to get one.
+// The client is to be told of them by the caller: it hears nothing of their outcomes, until which they are counted.
+func (o *outcomes) overdue(last uint64, certain func(number uint64) bool) (ids []uint32) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for i := o.head; i < len(o.list) && o.list[i].number <= last; i++ {
 		if p := &o.list[i]; p.state == wire.NoState && !p.settled && !certain(p.number) {
 			p.settled = true
-			tell(p.id)
+			ids = append(ids, p.id)
 		}
 	}
+	return ids
 }
 
 // waiting returns the number of the newest publish, and whether any has no outcome.

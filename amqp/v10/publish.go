@@ -237,18 +237,13 @@ func (p *publisher) watch() {
 func (p *publisher) check() {
 	s := p.session
 	defer s.conn.Contain("check outcomes")
-	var why *wire.Error
-	p.outcomes.overdue(p.marks[0], func(number uint64) bool {
+	late := p.outcomes.overdue(p.marks[0], func(number uint64) bool {
 		_, ends := p.then.Load(number)
 		return ends
-	}, func(id uint32) {
-		if why == nil {
-			why = s.conn.side.Explain(context.DeadlineExceeded)
-		}
-		s.conn.out.push(s.channel, &wire.Disposition{
-			Role: true, First: id, Last: wire.Some(id), Settled: true, State: wire.State{Kind: wire.StateRejected, Rejected: wire.Rejected{Error: why}},
-		})
 	})
+	if len(late) > 0 {
+		s.counts.late(late, s.conn.side.Explain(context.DeadlineExceeded))
+	}
 	copy(p.marks[:], p.marks[1:])
 	last, some := p.outcomes.waiting()
 	if p.marks[patienceMarks-1] = last; some {
