@@ -318,6 +318,5 @@ func (m *members) promote(ctx context.Context, voters int, learners []string) {
 func (m *members) caughtUp(ctx context.Context, node string) bool {
 	ctx, cancel := context.WithTimeout(ctx, replicaWait)
 	defer cancel()
-	last, ok := m.last(ctx, node)
-	return ok && last+maxVoterLag >= m.catalog.Progress().Commit
+	return replica.Follows(m.catalog.Progress, maxVoterLag, func() (uint64, bool) { return m.last(ctx, node) })
 }

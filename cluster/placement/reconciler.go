@@ -321,8 +321,10 @@ func (p *Plan) promote(ctx context.Context) bool {
 func (p *Plan) caughtUp(ctx context.Context, name string) bool {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	r, err := p.node.Replicas.Of(ctx, name, p.queue.Group)
-	return err == nil && r != nil && r.Last+maxVoterLag >= p.group.Progress().Commit
+	return replica.Follows(p.group.Progress, maxVoterLag, func() (uint64, bool) {
+		r, err := p.node.Replicas.Of(ctx, name, p.queue.Group)
+		return r.GetLast(), err == nil && r != nil
+	})
 }
 
 // lacks reports whether the queue has fewer members than it should have.

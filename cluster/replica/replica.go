@@ -299,6 +299,15 @@ type Progress struct {
 	Voters []string
 }
 
+// Follows reports whether the log of a member, of which last says the last index, reaches as far as that of its leader, or up to lag
+// entries less far. It is compared with what the leader had before the member was asked: until that has answered a busy leader has
+// many more.
+func Follows(leader func() Progress, lag uint64, last func() (uint64, bool)) bool {
+	goal := leader().Commit
+	reached, ok := last()
+	return ok && reached+lag >= goal
+}
+
 // Progress reports the log position and the role of this replica, as far as raft is concerned.
 func (r *Replica) Progress() Progress {
 	is := r.raft.Load()

@@ -162,3 +162,21 @@ func TestMemberWithoutLeaderLags(t *testing.T) {
 		t.Errorf("it is taken to have entry %d, not %d, although something is on its way", r.Index, was)
 	}
 }
+
+// A member that has all that its leader had when it was asked follows, however much more that has by the time of the answer.
+func TestFollows(t *testing.T) {
+	for _, c := range []struct {
+		last uint64
+		ok   bool
+		want bool
+	}{{1000, true, true}, {990, true, true}, {989, true, false}, {1000, false, false}} {
+		commit := uint64(1000)
+		got := Follows(func() Progress { return Progress{Commit: commit} }, 10, func() (uint64, bool) {
+			commit += 5000
+			return c.last, c.ok
+		})
+		if got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
