@@ -85,6 +85,7 @@ func (s *side) attachSession(ctx context.Context, a *v10.Attach, d *entity.Descr
 			Name: "x-group-id", Value: &logpb.Value{Tag: 'S', Str: []byte(groupOf(string(id.Bytes())))},
 		}
 	}
+	a.Link.Ended(func() { w.settle() })
 	ok, err := a.Consume(ctx, f, spec, w.news)
 	switch {
 	case errors.Is(err, fsm.ErrGroupHeld):

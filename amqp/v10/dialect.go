@@ -154,12 +154,18 @@ func (k *Link) Do(call func()) bool {
 // Consumer is the number of the link's consumer, once it is one.
 func (k *Link) Consumer() uint64 { return k.consumer }
 
+// waits reports whether a client still waits for the answer: neither side has ended the link. The gate is held.
+func (a *Attach) waits() bool {
+	s, l := a.Link.session, a.Link.link
+	return s.state == sessionOpen && s.links[l.handle] == l && !l.ended
+}
+
 // Refuse answers with a link that has nothing at the server's end, and ends it.
 func (a *Attach) Refuse(e *wire.Error) {
 	s, l := a.Link.session, a.Link.link
 	s.gate.Lock()
 	defer s.gate.Unlock()
-	if s.state == sessionOpen {
+	if a.waits() {
 		s.refuseLink(l, a.Attach, e)
 	}
 }
@@ -178,7 +184,7 @@ func (a *Attach) Take(in Incoming, queue fsm.QueueID, answer *wire.Attach, credi
 	s, l := a.Link.session, a.Link.link
 	s.gate.Lock()
 	defer s.gate.Unlock()
-	if s.state != sessionOpen || l.ended {
+	if !a.waits() {
 		return
 	}
 	l.in = &incomingLink{
@@ -204,7 +210,7 @@ func (a *Attach) Consume(ctx context.Context, form Form, spec fsm.ConsumeSpec, n
 	err := s.broker.Consume(ctx, spec)
 	s.gate.Lock()
 	defer s.gate.Unlock()
-	if err != nil || s.state != sessionOpen || l.ended {
+	if err != nil || !a.waits() {
 		s.counts.remove(out)
 		return false, err
 	}
@@ -227,7 +233,7 @@ func (a *Attach) Start(answer *wire.Attach, begin func()) {
 	s, l := a.Link.session, a.Link.link
 	s.gate.Lock()
 	defer s.gate.Unlock()
-	if s.state == sessionOpen && l.out != nil && !l.ended {
+	if a.waits() && l.out != nil {
 		begin()
 		s.counts.start(l.out, answer)
 	}
@@ -238,7 +244,7 @@ func (a *Attach) Respond(answer *wire.Attach, begin func()) {
 	s, l := a.Link.session, a.Link.link
 	s.gate.Lock()
 	defer s.gate.Unlock()
-	if s.state != sessionOpen || l.ended {
+	if !a.waits() {
 		return
 	}
 	l.out = &outgoingLink{
