@@ -405,6 +405,9 @@ func TypeName(tag uint32) string {
 // not names then.
 const MaxShort = 255
 
+// MaxGroup is the maximum length in bytes of the name of a group of messages: 128 characters, whichever these are.
+const MaxGroup = 512
+
 // Short returns s, or its longest prefix that is a short string and does not
 // split a character.
 func Short(s string) string { return Cut(s, MaxShort) }

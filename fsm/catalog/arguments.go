@@ -422,18 +422,21 @@ var consumeArguments = []argument{
 	{"x-delivery-info", false, boolean},
 	{"x-min-ttl", false, between(0, MaxTTL)},
 	{"x-max-groups", false, between(1, maxHeldGroups)},
-	{"x-group-id", false, shortText("invalid_group_id")},
+	{"x-group-id", false, textUpTo(fsm.MaxGroup, "invalid_group_id")},
 }
 
-// shortText accepts texts of 1 to 255 bytes, as the name of a group or of a header is. empty is why there must be one.
-func shortText(empty string) func(v *logpb.Value) string {
+// shortText accepts texts of 1 to 255 bytes, as the name of a header is. empty is why there must be one.
+func shortText(empty string) func(v *logpb.Value) string { return textUpTo(fsm.MaxShort, empty) }
+
+// textUpTo accepts texts of 1 to so many bytes.
+func textUpTo(limit int, empty string) func(v *logpb.Value) string {
 	return func(v *logpb.Value) string {
 		switch s, ok := text(v); {
 		case !ok:
 			return unacceptableType(v)
 		case s == "":
 			return empty
-		case len(s) > fsm.MaxShort:
+		case len(s) > limit:
 			return fmt.Sprintf("{value_too_long,%d}", len(s))
 		}
 		return ""

@@ -229,9 +229,9 @@ func (q *Queue) RequiresGroup() bool {
 func (q *Queue) GroupOf(property func(name string) []byte) string {
 	switch q.Groups {
 	case logpb.QueueConfig_BY_APP_ID:
-		return fsm.Short(string(property(PropertyAppID)))
+		return fsm.Cut(string(property(PropertyAppID)), fsm.MaxGroup)
 	case logpb.QueueConfig_BY_HEADER:
-		return fsm.Short(string(property(PropertyGroup)))
+		return fsm.Cut(string(property(PropertyGroup)), fsm.MaxGroup)
 	}
 	return ""
 }
