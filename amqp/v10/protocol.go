@@ -21,6 +21,9 @@ type Protocol struct {
 	Node string
 	// DefaultVHost is opened for a client that names none; by default "/".
 	DefaultVHost string
+	// Refused is called for each message that is refused without anybody being told, as its client has settled it; nil: nobody
+	// counts. It must not block.
+	Refused func()
 	// Dialect says what logins, addresses, messages and outcomes mean; nil: what they mean to clients of this broker.
 	Dialect Dialect
 }

@@ -281,7 +281,11 @@ func (p *publisher) resolve(first, last uint64, state wire.Outcome, why *wire.Er
 func (p *publisher) record(first, last uint64, state wire.Outcome, why *wire.Error) {
 	var some [4]*incomingLink
 	links := some[:0]
+	refused := p.session.conn.protocol.Refused
 	queue := p.outcomes.resolve(first, last, state, why, func(x *publishing) {
+		if x.settled && state == wire.StateRejected && refused != nil {
+			refused()
+		}
 		if x.link == nil {
 			return
 		}

@@ -172,6 +172,7 @@ type Traffic struct {
 	Listeners                    []limit.Status
 	Held                         api.HeldMemory
 	Requests                     map[Request]uint64
+	Refused                      uint64 // messages that were settled, so that nobody was told
 }
 
 // Request is one kind of requests about entities: how it came, what it asked for, and how it was answered, as HTTP has it.

@@ -102,7 +102,7 @@ func TestPage(t *testing.T) {
 		}
 	})
 	m.SetTraffic(func() Traffic {
-		return Traffic{Connections: [traffic.Protocols]Churn{{5, 2}, {14, 4}}, Channels: [traffic.Protocols]Churn{{7, 0}, {9, 3}}, IncomingLinks: 79, OutgoingLinks: 80, Timeouts: Timeouts{1, 2, 3, 4}, Blocked: 3, Held: api.HeldMemory{Channels: 21, Publishes: 22, Answers: 23, HTTP: 24}, Panics: 17, Requests: map[Request]uint64{{"amqp10", "peek", 204}: 9}, Listeners: []limit.Status{{Name: "amqp", Open: 9, Pending: 2, Max: 50, Refused: 22}}}
+		return Traffic{Connections: [traffic.Protocols]Churn{{5, 2}, {14, 4}}, Channels: [traffic.Protocols]Churn{{7, 0}, {9, 3}}, IncomingLinks: 79, OutgoingLinks: 80, Timeouts: Timeouts{1, 2, 3, 4}, Blocked: 3, Held: api.HeldMemory{Channels: 21, Publishes: 22, Answers: 23, HTTP: 24}, Panics: 17, Requests: map[Request]uint64{{"amqp10", "peek", 204}: 9}, Refused: 10, Listeners: []limit.Status{{Name: "amqp", Open: 9, Pending: 2, Max: 50, Refused: 22}}}
 	})
 	m.Late("message", 30*time.Millisecond)
 	m.Late("message", 3*time.Millisecond)
@@ -119,6 +119,7 @@ func TestPage(t *testing.T) {
 		`rabbitmq_connections 13`, `rabbitmq_connections_opened_total 19`, `rabbitmq_connections_closed_total 6`, `rabbitmq_channels 7`, `rabbitmq_channels_opened_total 7`,
 		`quorate_protocol_connections{protocol="amqp091"} 3`, `quorate_protocol_connections{protocol="amqp10"} 10`, `quorate_sessions 6`, `quorate_sessions_opened_total 9`, `quorate_sessions_closed_total 3`,
 		`quorate_entity_requests_total{operation="peek",protocol="amqp10",status="204"} 9`,
+		`quorate_settled_refused_total{protocol="amqp10"} 10`,
 		`quorate_links{direction="incoming"} 79`, `quorate_links{direction="outgoing"} 80`, `rabbitmq_global_consumers{protocol="amqp10"} 1`, `rabbitmq_global_publishers{protocol="amqp10"} 76`,
 		`rabbitmq_global_messages_received_total{protocol="amqp10"} 71`, `rabbitmq_global_messages_confirmed_total{protocol="amqp10"} 72`, `rabbitmq_message_size_bytes_count{protocol="amqp10"} 77`,
 		`rabbitmq_global_messages_delivered_total{protocol="amqp10",queue_type="rabbit_quorum_queue"} 73`, `rabbitmq_global_messages_acknowledged_total{protocol="amqp10",queue_type="rabbit_quorum_queue"} 74`,

@@ -259,6 +259,10 @@ var table = []metric{
 		}
 	}},
 
+	{"quorate_settled_refused_total", counter, protocol, "Messages that clients of this node have sent settled, and that were refused: nobody was told. protocol: amqp10", func(s *Stats, add emit) {
+		add(float64(s.Traffic.Refused), traffic.AMQP10.String())
+	}},
+
 	{"rabbitmq_erlang_uptime_seconds", gauge, nil, "Seconds since the node's process started; the name is RabbitMQ's", one(func(s *Stats) float64 { return s.Process.Uptime.Seconds() })},
 	{"rabbitmq_process_open_fds", gauge, nil, "Open file descriptors", one(func(s *Stats) int { return s.Process.Files })},
 	{"rabbitmq_process_max_fds", gauge, nil, "Limit of open file descriptors", one(func(s *Stats) int { return s.Process.MaxFiles })},

@@ -26,6 +26,7 @@ type brokerAdapter struct {
 // churn counts what clients open and close, and what they ask for.
 type churn struct {
 	connections, channels [traffic.Protocols]turnover
+	refused               atomic.Uint64 // messages of which no client was told
 
 	mu       sync.Mutex
 	requests map[metrics.Request]uint64
@@ -43,6 +44,9 @@ func (t *churn) counting(protocol string) func(operation string, status int) {
 	}
 }
 
+// refuse counts a message that was refused without its client being told.
+func (t *churn) refuse() { t.refused.Add(1) }
+
 // turnover counts what was opened and closed.
 type turnover struct{ opened, closed atomic.Uint64 }
 
@@ -52,6 +56,7 @@ func (t *churn) read() (m metrics.Traffic) {
 		m.Connections[p].Closed, m.Channels[p].Closed = t.connections[p].closed.Load(), t.channels[p].closed.Load()
 		m.Connections[p].Opened, m.Channels[p].Opened = t.connections[p].opened.Load(), t.channels[p].opened.Load()
 	}
+	m.Refused = t.refused.Load()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m.Requests = maps.Clone(t.requests)

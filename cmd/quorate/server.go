@@ -237,7 +237,7 @@ func amqpConfig(s *settings, node *cluster.Node, counts *churn, logger *slog.Log
 		Broker: brokerAdapter{node.Sessions(), counts}, Logger: logger,
 		// The first one answers what none of them speaks.
 		Protocols: []amqp.Protocol{
-			v10.Protocol{Ready: node.KeepsBare, Node: s.nodeName, SessionMax: s.sessionMax, LinkMax: s.linkMax, DefaultVHost: s.vhost},
+			v10.Protocol{Ready: node.KeepsBare, Node: s.nodeName, SessionMax: s.sessionMax, LinkMax: s.linkMax, DefaultVHost: s.vhost, Refused: counts.refuse},
 			v091.Protocol{ChannelMax: uint16(s.channelMax), MaxConsumers: s.maxConsumers},
 		},
 		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax),

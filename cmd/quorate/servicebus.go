@@ -239,7 +239,7 @@ const busSkew = 5 * time.Second
 // speakBus has what programs of Azure Service Bus speak spoken at these sockets.
 func speakBus(node *cluster.Node, s *settings, counts *churn, at []socket) error {
 	protocol := v10.Protocol{
-		Ready: node.KeepsBare, Node: s.nodeName, SessionMax: busSessions, LinkMax: s.linkMax, DefaultVHost: s.namespace(),
+		Ready: node.KeepsBare, Node: s.nodeName, SessionMax: busSessions, LinkMax: s.linkMax, DefaultVHost: s.namespace(), Refused: counts.refuse,
 		Dialect: &servicebus.Dialect{Directory: definitionsOf(node), VHost: s.namespace(), Namespaces: s.bus.namespaces, Skew: busSkew, Count: counts.counting(traffic.AMQP10.String())},
 	}
 	for i := range at {
