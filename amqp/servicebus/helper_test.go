@@ -2,6 +2,7 @@ package servicebus
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"regexp"
 	"slices"
@@ -130,7 +131,10 @@ func mustServe(t testing.TB) *server {
 	mustDeclare(t, b, "Q", "S", "topic/$topic", "topic/Subscriptions/sub", "Q/$deadletterqueue", "topic/Subscriptions/sub/$deadletterqueue",
 		"Q/$Transfer/$deadletterqueue", "S/$Transfer/$deadletterqueue", "topic/$Transfer/$deadletterqueue")
 	dialect := &Dialect{Directory: d, VHost: "/"}
-	srv, addr := amqptest.Serve(t, amqp.Config{Protocols: []amqp.Protocol{v10.Protocol{SessionMax: 5000, Dialect: dialect}}, Broker: broker{b, machines}}, b)
+	srv, addr := amqptest.Serve(t, amqp.Config{
+		Protocols: []amqp.Protocol{v10.Protocol{SessionMax: 5000, Dialect: dialect}}, Broker: broker{b, machines},
+		CertificateUser: func(c *x509.Certificate) string { return c.Subject.CommonName },
+	}, b)
 	return &server{srv, d, b, machines, dialect, addr}
 }
 

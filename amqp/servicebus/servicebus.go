@@ -70,14 +70,25 @@ func (d *Dialect) Open(c *v10.Client) v10.Side {
 const mechanism = "MSSBCBS"
 
 // Mechanisms implements v10.Side.
-func (s *side) Mechanisms() []string { return []string{mechanism, amqp.Anonymous, amqp.Plain} }
+func (s *side) Mechanisms() []string {
+	list := []string{mechanism, amqp.Anonymous, amqp.Plain}
+	if s.client.IsCertified() {
+		list = append(list, amqp.External)
+	}
+	return list
+}
 
 // errKey refuses a login.
 var errKey = errors.New("login was refused")
 
-// Login implements v10.Side.
+// Login implements v10.Side. A certificate gives no rights here: no user logs in.
 func (s *side) Login(ctx context.Context, start *wire.SASLInit) error {
 	switch start.Mechanism {
+	case amqp.External:
+		if s.client.IsCertified() {
+			return nil
+		}
+		return amqp.ErrRefused
 	case mechanism, amqp.Anonymous:
 		return nil
 	case amqp.Plain:
