@@ -26,8 +26,10 @@ const lastExpiry = 253_402_300_799_999
 type form struct {
 	sealer  *sealer // nil: messages are not locked
 	part    entity.Part
-	session bool               // of a session: messages are free again when the link ends
-	lost    func() *wire.State // the answer to an outcome that comes too late
+	session bool // of a session: messages are free again when the link ends
+	// uncounted is how long messages live that have no time of their own, in ms, if that is longer than queues count; 0: it is not.
+	uncounted int64
+	lost      func() *wire.State // the answer to an outcome that comes too late
 
 	// Of links.
 	side  *side
@@ -77,8 +79,8 @@ func (f *form) appendHead(dst []byte, m *fsm.Message, state int32, locked bool) 
 	}
 	dst = wire.EndMap(dst, at, pairs)
 	switch {
-	case rewrites(m):
-		return appendRewritten(dst, m, &from)
+	case f.rewrites(m):
+		return f.appendRewritten(dst, m, &from)
 	case bare:
 		return dst
 	}
@@ -90,8 +92,8 @@ func (f *form) appendHead(dst []byte, m *fsm.Message, state int32, locked bool) 
 func (f *form) appendHeader(dst []byte, m *fsm.Message, h wire.Header) []byte {
 	count := countOf(m, f.part)
 	h.FirstAcquirer, h.DeliveryCount, h.TTL = false, max(count, 1), wire.Optional[uint32]{}
-	if m.ExpireAt != 0 {
-		h.TTL = wire.Some(uint32(min(max(m.ExpireAt-m.EnqueuedAt, 0), math.MaxUint32)))
+	if at := f.expiresAt(m); at != 0 {
+		h.TTL = wire.Some(uint32(min(max(at-int64(m.EnqueuedAt), 0), math.MaxUint32)))
 	}
 	dst = wire.Append(dst, &h)
 	if count == 0 {
@@ -168,22 +170,44 @@ func (f *form) startAnnotations(dst []byte, m *fsm.Message, own wire.MapBytes, s
 }
 
 // rewrites reports whether properties of a message differ from what is stored.
-func rewrites(m *fsm.Message) bool {
-	return m.ExpireAt != 0 || len(m.Edit) > 0 || systemReason(m) != ""
+func (f *form) rewrites(m *fsm.Message) bool {
+	return f.expiresAt(m) != 0 || len(m.Edit) > 0 || systemReason(m) != "" || !m.Payload.IsBare() && len(headerGroup(m.Payload)) > 0
+}
+
+// expiresAt is when a message expires, as programs are told; 0: never.
+func (f *form) expiresAt(m *fsm.Message) int64 {
+	switch {
+	case m.ExpireAt != 0:
+		return min(int64(m.ExpireAt), lastExpiry)
+	case f.uncounted > 0:
+		return min(int64(m.EnqueuedAt)+f.uncounted, lastExpiry)
+	}
+	return 0
+}
+
+// headerGroup is the group that a header of a message of 0-9-1 names; empty: none does.
+func headerGroup(p fsm.Payload) []byte {
+	return message.Properties{}.Property(p, entity.GroupAnnotation)
 }
 
 // appendRewritten appends the properties and application properties of a message as they are now; of one of another protocol all
 // that follows, too.
-func appendRewritten(dst []byte, m *fsm.Message, from *message.From091) []byte {
+func (f *form) appendRewritten(dst []byte, m *fsm.Message, from *message.From091) []byte {
 	var sections wire.Message
 	if m.Payload.IsBare() {
 		sections = message.Sections(m.Payload)
-	} else if sections.ParseRequest(append(from.AppendBare(nil), m.Payload.Body()...)) != nil {
-		return from.AppendBare(dst)
+	} else {
+		whole := append(from.AppendBare(nil), m.Payload.Body()...)
+		if group := headerGroup(m.Payload); len(group) > 0 {
+			whole = edit.Grouped(whole, entity.SessionOf(string(group)))
+		}
+		if sections.ParseRequest(whole) != nil {
+			return from.AppendBare(dst)
+		}
 	}
 	var p wire.Properties
-	if m.ExpireAt != 0 && sections.ReadProperties(&p) == nil {
-		p.AbsoluteExpiryTime = wire.Some(min(int64(m.ExpireAt), lastExpiry))
+	if at := f.expiresAt(m); at != 0 && sections.ReadProperties(&p) == nil {
+		p.AbsoluteExpiryTime = wire.Some(at)
 		sections.Properties = wire.Append(nil, &p)
 	}
 	changes, _ := edit.Parse(m.Edit) // what cannot be read changes nothing
@@ -204,7 +228,7 @@ func appendRewritten(dst []byte, m *fsm.Message, from *message.From091) []byte {
 // Body implements v10.Form.
 func (f *form) Body(m *fsm.Message) []byte {
 	switch {
-	case !rewrites(m):
+	case !f.rewrites(m):
 		return m.Payload.Body()
 	case !m.Payload.IsBare():
 		return nil // the head has it

@@ -119,7 +119,7 @@ func (r *request) sessionID() (group string, given bool) {
 	if !ok || !isText(v) {
 		return "", false
 	}
-	return groupOf(string(v.Bytes())), true
+	return entity.GroupOf(string(v.Bytes())), true
 }
 
 func (r *request) integer(name string) (int64, bool) {

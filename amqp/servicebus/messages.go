@@ -3,9 +3,9 @@ package servicebus
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"strings"
 
 	"github.com/quorate/quorate/amqp/message"
+	"github.com/quorate/quorate/amqp/servicebus/entity"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -21,9 +21,8 @@ const (
 	annotationLockToken  = "x-opt-lock-token"
 	annotationDeadSource = "x-opt-deadletter-source"
 
-	// Kept with a message, and shown to no client of this dialect: its group, where that is not its group-id; its delivery
-	// annotations.
-	annotationGroup    = "x-group-id"
+	// Kept with a message, and shown to no client of this dialect: its group, of which clients of 0-9-1 read; its delivery annotations.
+	annotationGroup    = entity.GroupAnnotation
 	annotationDelivery = "x-opt-delivery-annotations"
 )
 
@@ -39,20 +38,6 @@ func isServices(name string) bool {
 
 // maxSessionID is the length of the longest id of a session, in characters.
 const maxSessionID = 128
-
-// noID begins the group of a session whose id is empty, or begins with it: a group has a name.
-const noID = "\x00"
-
-// groupOf returns the group of messages that is a session.
-func groupOf(id string) string {
-	if id == "" || strings.HasPrefix(id, noID) {
-		return noID + id
-	}
-	return id
-}
-
-// sessionOf is the inverse of groupOf.
-func sessionOf(group string) string { return strings.TrimPrefix(group, noID) }
 
 // messageReader turns messages as clients send them into publishes to the queue of a sender.
 type messageReader struct {
@@ -128,8 +113,7 @@ func (r *messageReader) bare() []byte {
 // annotations returns the annotations with which a message is stored.
 func (r *messageReader) annotations() wire.MapBytes {
 	m, id := &r.message, r.properties.GroupID
-	special := id != nil && groupOf(string(id)) != string(id)
-	ours := special || len(m.DeliveryAnnotations) > 0
+	ours := id != nil || len(m.DeliveryAnnotations) > 0
 	for w := m.Annotations.Walk(); w.NextPair() && !ours; {
 		ours = isServices(string(w.Key.Bytes()))
 	}
@@ -143,8 +127,8 @@ func (r *messageReader) annotations() wire.MapBytes {
 			pairs++
 		}
 	}
-	if special {
-		b = wire.AppendString(wire.AppendSymbol(b, annotationGroup), groupOf(string(id)))
+	if id != nil {
+		b = wire.AppendString(wire.AppendSymbol(b, annotationGroup), entity.GroupOf(string(id)))
 		pairs++
 	}
 	if len(m.DeliveryAnnotations) > 0 {

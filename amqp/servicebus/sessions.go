@@ -82,7 +82,7 @@ func (s *side) attachSession(ctx context.Context, a *v10.Attach, d *entity.Descr
 			return
 		}
 		spec.Arguments.Fields[len(spec.Arguments.Fields)-1] = &logpb.Field{
-			Name: "x-group-id", Value: &logpb.Value{Tag: 'S', Str: []byte(groupOf(string(id.Bytes())))},
+			Name: entity.GroupAnnotation, Value: &logpb.Value{Tag: 'S', Str: []byte(entity.GroupOf(string(id.Bytes())))},
 		}
 	}
 	a.Link.Ended(func() { w.settle() })
@@ -93,7 +93,7 @@ func (s *side) attachSession(ctx context.Context, a *v10.Attach, d *entity.Descr
 	case err != nil:
 		a.Refuse(s.attachError(err, d.Path))
 	case ok && named:
-		w.answer(groupOf(string(id.Bytes())))
+		w.answer(entity.GroupOf(string(id.Bytes())))
 	case ok:
 		a.Ask()
 		w.wait(timeoutOf(a))
@@ -179,7 +179,7 @@ func (w *wish) answer(group string) {
 	}
 	answer := a.Answer()
 	source := *a.Source
-	source.Filter = answerFilter(a.Source.Filter, sessionOf(group))
+	source.Filter = answerFilter(a.Source.Filter, entity.SessionOf(group))
 	answer.Source = &source
 	answer.InitialDeliveryCount, answer.MaxMessageSize = wire.Some[uint32](0), a.MaxMessageSize
 	answer.Properties = linkProperties(a, func(b []byte) ([]byte, int) {
@@ -326,7 +326,7 @@ func (r *request) listSessions(ctx context.Context) error {
 			case left > 0:
 				left--
 			case int64(len(ids)) < min(top, groupsAtOnce):
-				ids = append(ids, sessionOf(g.ID))
+				ids = append(ids, entity.SessionOf(g.ID))
 			}
 		}
 		if len(page) < groupsAtOnce {

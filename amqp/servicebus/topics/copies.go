@@ -3,6 +3,7 @@ package topics
 import (
 	"github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/servicebus/edit"
+	"github.com/quorate/quorate/amqp/servicebus/entity"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -32,6 +33,9 @@ func converted(p fsm.Payload) (h fsm.BareHeader, bare []byte, annotations wire.M
 		h.TTL = fsm.Millis(header.TTL.Value)
 	}
 	bare = append(c.AppendBare(nil), p.Body()...)
+	if group := (message.Properties{}).Property(p, entity.GroupAnnotation); len(group) > 0 {
+		bare = edit.Grouped(bare, entity.SessionOf(string(group)))
+	}
 	m, pairs := c.AppendAnnotations(wire.StartMap(nil), func([]byte) bool { return false })
 	if pairs > 0 {
 		annotations = wire.EndMap(m, 0, pairs)
@@ -65,6 +69,9 @@ func (Filters) Edited(p fsm.Payload, encoded []byte, sequence uint64) fsm.Payloa
 	if _, dead := e.Property(deadReason); dead {
 		h.TTL = -1
 	}
+	if session, changed := e.Field(edit.GroupID); changed {
+		annotations = grouped(annotations, session)
+	}
 	annotations = numbered(annotations, sequence)
 	rest, blind := edit.Rest(&m), p.BlindKeys()
 	size := fsm.BareSize(len(p.Exchange()), len(p.RoutingKey()), len(annotations), len(head)+len(rest)) + fsm.BlindSize(blind)
@@ -73,6 +80,23 @@ func (Filters) Edited(p fsm.Payload, encoded []byte, sequence uint64) fsm.Payloa
 		return p
 	}
 	return append(append(out, head...), rest...)
+}
+
+// grouped returns annotations with the group that is a session; empty: with none.
+func grouped(annotations wire.MapBytes, session wire.RawValue) wire.MapBytes {
+	out, pairs := wire.StartMap(nil), 0
+	for w := annotations.Walk(); w.NextPair(); {
+		if string(w.Key.Bytes()) != entity.GroupAnnotation {
+			out = append(out, w.Pair...)
+			pairs++
+		}
+	}
+	if len(session) > 0 {
+		group := entity.GroupOf(string(session.Value().Bytes()))
+		out = wire.AppendString(wire.AppendSymbol(out, entity.GroupAnnotation), group)
+		pairs++
+	}
+	return wire.EndMap(out, 0, pairs)
 }
 
 // numbered returns annotations with the number, unless they have one.

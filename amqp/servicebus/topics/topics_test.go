@@ -285,3 +285,74 @@ func TestCompile(t *testing.T) {
 		}
 	}
 }
+
+// The session of a message by 0-9-1 is its header x-group-id, for rules and for copies (MP-5).
+func TestSessionOf091(t *testing.T) {
+	const sessions = "t/Subscriptions/sessions"
+	s := Filters{}.NewFilterSet("v", "t")
+	s.Add(1, sessions, program(t, sql("r", "sys.SessionId = 's'", "")))
+	s.Add(2, sessions, program(t, sql("none", "sys.SessionId IS NULL", "")))
+	for id, want := range map[string]string{"s": sessions, "other": "", "": sessions + "/$deadletterqueue DeadLetterReason=Session ID is null. ttl=4611686018427387904"} {
+		var list wire091.Properties
+		if id != "" {
+			list.Present, list.Headers = wire091.FlagHeaders, wire091.AppendFields(nil, wire091.Table{{Name: entity.GroupAnnotation, Value: wire091.Value{Tag: 'S', Str: id}}})
+		}
+		p := append(fsm.AppendPayloadHead(nil, "x", "k", wire091.AppendProperties(nil, &list)), "body"...)
+		copies := s.Match(p, fsm.FilterFacts{Described: described})
+		if got := text(t, copies); got != want {
+			t.Errorf("%q: %s", id, got)
+		}
+		if copied := (Filters{}).Edited(p, nil, 7); sessionIn(t, copied) != id {
+			t.Errorf("%q: the copy has %q", id, sessionIn(t, copied))
+		}
+	}
+}
+
+// sessionIn is the session of a message, which is its group, too.
+func sessionIn(t *testing.T, p fsm.Payload) string {
+	t.Helper()
+	var m wire.Message
+	var properties wire.Properties
+	if err := m.Parse(p.Body()); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.ReadProperties(&properties); err != nil {
+		t.Fatal(err)
+	}
+	group := message.Properties{}.Property(p, entity.GroupAnnotation)
+	if have := entity.SessionOf(string(group)); have != string(properties.GroupID) || (group == nil) != (properties.GroupID == nil) {
+		t.Errorf("the group is %q, the session %q", group, properties.GroupID)
+	}
+	return string(properties.GroupID)
+}
+
+// A rule that gives a message another session, or none, gives it another group.
+func TestEditedSession(t *testing.T) {
+	notes := wire.EndMap(wire.AppendString(wire.AppendSymbol(wire.StartMap(nil), entity.GroupAnnotation), "s"), 0, 1)
+	head, err := fsm.AppendBareHead(nil, "x", "k", fsm.BareHeader{Priority: -1, TTL: -1}, notes, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := fsm.Payload(wire.AppendData(append(head, wire.Append(nil, &wire.Properties{GroupID: []byte("s")})...), []byte("body")))
+	for _, c := range []struct {
+		change func(*edit.Edit) error
+		want   string
+	}{
+		{func(*edit.Edit) error { return nil }, "s"},
+		{func(e *edit.Edit) error { return e.SetField(edit.GroupID, wire.AppendString(nil, "other")) }, "other"},
+		{func(e *edit.Edit) error { return e.SetField(edit.GroupID, wire.AppendString(nil, "")) }, ""},
+		{func(e *edit.Edit) error { e.RemoveField(edit.GroupID); return nil }, ""},
+	} {
+		var e edit.Edit
+		if err := c.change(&e); err != nil {
+			t.Fatal(err)
+		}
+		b, err := e.Append(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have := sessionIn(t, Filters{}.Edited(p, b, 7)); have != c.want {
+			t.Errorf("the session is %q, not %q", have, c.want)
+		}
+	}
+}
