@@ -188,7 +188,9 @@ func stateOf(s fsm.MessageState) int32 {
 }
 
 // form is how the queue's messages look.
-func (r *request) form(sealer *sealer) *form { return &form{sealer: sealer, part: r.part} }
+func (r *request) form(sealer *sealer) *form {
+	return &form{sealer: sealer, part: r.part, uncounted: r.side.uncounted(r.entity, r.part)}
+}
 
 // handles reads the tokens of locks. One that no node has made is one that is lost.
 func (r *request) handles(ctx context.Context) (*sealer, []fsm.Handle, error) {

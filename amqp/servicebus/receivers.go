@@ -35,7 +35,7 @@ func (s *side) attachReceiver(a *v10.Attach, d *entity.Description, at entity.Ad
 		return
 	}
 	queue := s.queueOf(d, at.Part)
-	f := &form{part: at.Part, lost: s.lost, side: s, path: d.Path, queue: queue}
+	f := &form{part: at.Part, lost: s.lost, side: s, path: d.Path, queue: queue, uncounted: s.uncounted(d, at.Part)}
 	ctx, cancel := context.WithTimeout(s.client.Context(), s.client.Config().OperationTimeout)
 	defer cancel()
 	spec := fsm.ConsumeSpec{Queue: queue, Arguments: &fsm.Table{}, Numbered: true}

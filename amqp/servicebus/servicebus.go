@@ -188,6 +188,24 @@ func (s *side) entity(p entity.Path) (*entity.Description, bool) {
 	return s.dialect.Directory.Entity(s.client.VHost, p)
 }
 
+// uncounted is how long an entity lets messages live that do not say so themselves, in ms, if that is longer than the broker's queues
+// count; 0: it is not, or for ever.
+func (s *side) uncounted(d *entity.Description, part entity.Part) int64 {
+	if part != entity.Main {
+		return 0
+	}
+	ttl := d.Common().DefaultMessageTimeToLive
+	if d.Subscription != nil {
+		if topic, ok := s.entity(entity.Path{Name: d.Path.Name}); ok {
+			ttl = min(ttl, topic.Common().DefaultMessageTimeToLive)
+		}
+	}
+	if !ttl.IsUncounted() {
+		return 0
+	}
+	return ttl.Milliseconds()
+}
+
 // unauthorized is the error for a right that the client does not have.
 func (s *side) unauthorized(p entity.Path, needed sas.Rights) *wire.Error {
 	claim := map[sas.Rights]string{sas.Send: "Send", sas.Listen: "Listen", sas.Manage: "Manage"}[needed]

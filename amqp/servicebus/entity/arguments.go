@@ -15,6 +15,9 @@ type Destinations struct {
 // longer is for ever.
 const longestTTL = 315_360_000_000
 
+// IsUncounted reports whether d is longer than the broker's arguments take, and not for ever.
+func (d Duration) IsUncounted() bool { return d.Milliseconds() > longestTTL && d < Forever }
+
 // megabyte is in bytes.
 const megabyte = 1 << 20
 
