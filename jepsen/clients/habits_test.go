@@ -28,7 +28,7 @@ func TestServiceBusHabits(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	b := &bus{Cluster: mustStart(t, ctx, "--service-bus"), ctx: ctx}
-	for _, h := range slices.Concat(linkHabits, messageHabits, requestHabits, httpHabits) {
+	for _, h := range slices.Concat(linkHabits, messageHabits, requestHabits, httpHabits, lockHabits, sessionHabits, lifeHabits) {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
 			queue := "Habit-" + strings.ReplaceAll(h.name, " ", "-")
@@ -92,7 +92,10 @@ func (p *player) open(login, open frames.Fields) (mechanisms []string, opened fr
 		p.t.Fatalf("the outcome of the login is %d", code)
 	}
 	p.header(0)
-	open["container-id"], open["max-frame-size"], open["channel-max"] = "player", largestFrame, 1000
+	open["container-id"], open["max-frame-size"] = "player", largestFrame
+	if open["channel-max"] == nil {
+		open["channel-max"] = 1000
+	}
 	p.must(p.Send(0, "open", open))
 	opened = p.await("open").Fields
 	for channel := range uint16(channels) {
@@ -324,6 +327,7 @@ type pair struct {
 	handle    int // of the requests; the next one is that of the answers
 	node      string
 	requested int
+	chunk     int // the most of a request that is in a frame; 0: all of it
 }
 
 // pair attaches both links.
@@ -339,10 +343,16 @@ func (p *player) pair(k sdk, channel uint16, node string) *pair {
 	p.attach(channel, r.handle+1, true, frames.Fields{
 		"name": name + ":receiver", "snd-settle-mode": mode, "rcv-settle-mode": mode, "source": source(node, nil), "target": target(k.target(node)), "properties": linkProperties,
 	})
-	p.must(p.Send(channel, "flow", frames.Fields{
-		"next-incoming-id": 0, "incoming-window": 1<<32 - 1, "next-outgoing-id": 0, "outgoing-window": 1<<31 - 1, "handle": r.handle + 1, "delivery-count": 0, "link-credit": 50,
-	}))
+	r.credit()
 	return r
+}
+
+// credit gives credit for answers, beyond those that have come.
+func (r *pair) credit() {
+	r.t.Helper()
+	r.must(r.Send(r.channel, "flow", frames.Fields{
+		"next-incoming-id": 0, "incoming-window": 1<<32 - 1, "next-outgoing-id": 0, "outgoing-window": 1<<31 - 1, "handle": r.handle + 1, "delivery-count": r.requested, "link-credit": 50,
+	}))
 }
 
 // close closes both links: who does not say where an answer goes has one link for them.
@@ -372,8 +382,13 @@ func (r *pair) request(replyTo string, application frames.Map, body any) {
 	payload := frames.Append(nil, frames.Composite{Name: "properties", Fields: p})
 	payload = frames.Append(payload, frames.Described{Descriptor: uint64(0x74), Value: application})
 	payload = frames.Append(payload, frames.Described{Descriptor: uint64(0x77), Value: body})
-	r.must(r.Send(r.channel, "transfer", frames.Fields{"handle": r.handle, "delivery-id": r.next, "delivery-tag": []byte(r.tag), "settled": r.settled}, payload...))
-	r.next++
+	f := frames.Fields{"handle": r.handle, "delivery-id": r.next, "delivery-tag": []byte(r.tag), "settled": r.settled}
+	for r.next++; r.chunk > 0 && len(payload) > r.chunk; payload = payload[r.chunk:] {
+		f["more"] = true
+		r.must(r.Send(r.channel, "transfer", f, payload[:r.chunk]...))
+		f = frames.Fields{"handle": r.handle}
+	}
+	r.must(r.Send(r.channel, "transfer", f, payload...))
 }
 
 // answered is the answer to a request.
@@ -387,12 +402,16 @@ type answered struct {
 // answer awaits the answer to the last request, and wants it to be of the types that SDKs read: .NET and Java cast what they find.
 func (r *pair) answer() (a answered) {
 	r.t.Helper()
-	f := r.await("transfer")
-	if f.Channel != r.channel || f.Fields.Int("handle") != r.handle+1 {
-		r.t.Fatalf("answered on channel %d with %v", f.Channel, f.Fields)
+	var payload []byte
+	for more := true; more; {
+		f := r.await("transfer")
+		if f.Channel != r.channel || f.Fields.Int("handle") != r.handle+1 {
+			r.t.Fatalf("answered on channel %d with %v", f.Channel, f.Fields)
+		}
+		payload, more = append(payload, f.Payload...), f.Fields["more"] == true
 	}
 	var g got
-	r.read(&g, f.Payload)
+	r.read(&g, payload)
 	a.body, _ = g.value.(frames.Map)
 	all := g.application
 	_, isInt := all.Get("statusCode").(int32)
