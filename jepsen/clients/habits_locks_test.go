@@ -12,7 +12,7 @@ import (
 var lockHabits = []habit{
 	{"LN-2 credit", "", (*player).isGivenCredit},
 	{"LN-2 refused", session, (*player).sendsSettled},
-	{"LN-6 turns", "", (*player).takesTurns},
+	{"LN-6 order", "", (*player).isServedInOrder},
 	{"LN-8 connection", shortLock, func(p *player) { p.losesLink((*player).again) }},
 	{"LN-8 session", shortLock, func(p *player) { p.losesLink((*player).beginAgain) }},
 	{"LN-8 detach", shortLock, func(p *player) { p.losesLink(func(p *player) { p.detach(ofLinks, receiver) }) }},
@@ -226,9 +226,9 @@ func (p *player) isGivenCredit() {
 	p.ready(flood)
 }
 
-// takesTurns: links with credit for one message each are served in the order in which it came. One with credit for more is behind
+// isServedInOrder: links with credit for one message each are served in the order in which it came. One with credit for more is behind
 // the others again with each message.
-func (p *player) takesTurns() {
+func (p *player) isServedInOrder() {
 	const links = 3
 	for handle := 1; handle <= links; handle++ {
 		p.from(handle, "/"+p.queue, nil)

@@ -438,7 +438,7 @@ func (r *pair) ask(operation string, status int, body ...any) answered {
 	r.request(r.back(), application, frames.Map(body))
 	a := r.answer()
 	if a.status != status {
-		r.t.Fatalf("%s %v: %v, not %d", operation, body, a, status)
+		r.t.Fatalf("%s %.500s: %v, not %d", operation, fmt.Sprint(body...), a, status)
 	}
 	return a
 }
