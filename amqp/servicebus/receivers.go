@@ -56,7 +56,7 @@ func (s *side) attachReceiver(a *v10.Attach, d *entity.Description, at entity.Ad
 	answer := a.Answer()
 	answer.InitialDeliveryCount, answer.MaxMessageSize = wire.Some[uint32](0), a.MaxMessageSize
 	answer.Properties = linkProperties(a, nil)
-	if _, err := a.Consume(ctx, f, spec, nil); err != nil {
+	if _, err := a.Consume(ctx, f, spec, nil, nil); err != nil {
 		a.Refuse(s.attachError(err, d.Path))
 		return
 	}

@@ -85,8 +85,7 @@ func (s *side) attachSession(ctx context.Context, a *v10.Attach, d *entity.Descr
 			Name: entity.GroupAnnotation, Value: &logpb.Value{Tag: 'S', Str: []byte(entity.GroupOf(string(id.Bytes())))},
 		}
 	}
-	a.Link.Ended(func() { w.settle() })
-	ok, err := a.Consume(ctx, f, spec, w.news)
+	ok, err := a.Consume(ctx, f, spec, w.news, func() { w.settle() })
 	switch {
 	case errors.Is(err, fsm.ErrGroupHeld):
 		a.Refuse(s.refuse(conditionSessionLocked, "The requested session '%.200s' cannot be accepted. It may be locked by another receiver.", id.Bytes()))

@@ -198,8 +198,9 @@ func (a *Attach) Take(in Incoming, queue fsm.QueueID, answer *wire.Attach, credi
 
 // Consume makes a link a consumer of a queue, which it is before Start answers the attach; Refuse ends it. Number, Tag, NoAck and
 // Credit of the consumer follow from the attach. news is told what the queue says of the consumer, without blocking; nil: it is
-// not. An error is the queue's; if it is not ok either, the session has ended.
-func (a *Attach) Consume(ctx context.Context, form Form, spec fsm.ConsumeSpec, news func(*fsm.News)) (ok bool, _ error) {
+// not. over is called, with the gate held, if the link is over before it is answered; nil: that need not be known. An error is the
+// queue's; if it is not ok either, the session has ended.
+func (a *Attach) Consume(ctx context.Context, form Form, spec fsm.ConsumeSpec, news func(*fsm.News), over func()) (ok bool, _ error) {
 	s, l := a.Link.session, a.Link.link
 	out := &outgoingLink{
 		session: s, handle: l.handle, name: a.Name, queue: spec.Queue, form: form, settled: a.SndSettleMode == sendSettled,
@@ -214,7 +215,7 @@ func (a *Attach) Consume(ctx context.Context, form Form, spec fsm.ConsumeSpec, n
 		s.counts.remove(out)
 		return false, err
 	}
-	l.out, a.Link.consumer = out, out.consumer
+	l.out, a.Link.consumer, a.Link.over = out, out.consumer, over
 	return true, nil
 }
 
