@@ -34,6 +34,7 @@ type publishing struct {
 	id      uint32 // delivery-id
 	size    uint32
 	settled bool // the client is not told
+	late    bool // it has been told, before there was an outcome
 	state   wire.Outcome
 	done    bool
 	err     *wire.Error // of a rejection
@@ -113,7 +114,7 @@ func (o *outcomes) resolve(first, last uint64, state wire.Outcome, err *wire.Err
 		if each(p); p.link != nil {
 			count, bytes = count+1, bytes+int64(p.size)
 		}
-		if p.settled {
+		if p.settled || p.late {
 			o.finish(p)
 		} else {
 			tell, waits = true, waits+p.waits()
@@ -142,8 +143,8 @@ func (o *outcomes) overdue(last uint64, certain func(number uint64) bool) (ids [
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for i := o.head; i < len(o.list) && o.list[i].number <= last; i++ {
-		if p := &o.list[i]; p.state == wire.NoState && !p.settled && !certain(p.number) {
-			p.settled = true
+		if p := &o.list[i]; p.state == wire.NoState && !p.settled && !p.late && !certain(p.number) {
+			p.late = true
 			ids = append(ids, p.id)
 		}
 	}
