@@ -148,6 +148,12 @@ func (ds *descriptions) of(key string, row *logpb.Describe) (*entity.Description
 // busView shows a view to package manage.
 type busView struct{ *catalog.View }
 
+// HasQueue implements manage.View.
+func (v busView) HasQueue(vhost, name string) bool {
+	_, ok := v.Queue(vhost, name)
+	return ok
+}
+
 // Rules implements manage.View.
 func (v busView) Rules(vhost, queue string) (list []*logpb.Bind) {
 	for _, b := range v.BindingsTo(vhost, queue, false) {

@@ -47,7 +47,12 @@ func (x Definer) Create(d *entity.Description, rule *entity.Rule) ([]*logpb.Cata
 		x.queue(entity.Address{Path: d.Path, Part: entity.DeadLetters}.Object(), d.DeadLetterArguments(to), name, false),
 		describe,
 	}
-	if d.Queue != nil {
+	if d.Queue == nil {
+		if transfers, err = x.missing(d, to); err != nil {
+			return nil, err
+		}
+	}
+	if transfers != nil {
 		commands = append(commands, transfers)
 	}
 	if rule != nil {
@@ -95,7 +100,24 @@ func (x Definer) queue(name string, arguments *fsm.Table, partOf string, ofExcha
 	}}}
 }
 
-// Change returns the commands that make of an entity what d says.
+// missing declares the queue for what an entity could not hand on, which an earlier build has made neither for queues nor for topics;
+// nil: it is there.
+func (x Definer) missing(d *entity.Description, to entity.Destinations) (*logpb.CatalogCommand, error) {
+	if x.View.HasQueue(x.VHost, to.Transfers) {
+		return nil, nil
+	}
+	owner, arguments := entity.Address{Path: d.Path}.Object(), d.TransferArguments()
+	if d.Subscription != nil {
+		row, err := x.topic(d.Path)
+		if err != nil {
+			return nil, err
+		}
+		owner, arguments = row.GetName(), (&entity.Description{Topic: entity.NewTopic()}).TransferArguments()
+	}
+	return x.queue(to.Transfers, arguments, owner, d.Queue == nil), nil
+}
+
+// Change returns the commands that make of an entity what d says, and give it what it lacks.
 func (x Definer) Change(d, was *entity.Description) ([]*logpb.CatalogCommand, error) {
 	if err := checkChange(d, was); err != nil {
 		return nil, err
@@ -106,11 +128,16 @@ func (x Definer) Change(d, was *entity.Description) ([]*logpb.CatalogCommand, er
 	}
 	name := entity.Address{Path: d.Path}.Object()
 	commands := []*logpb.CatalogCommand{describe}
+	switch transfers, err := x.missing(d, to); {
+	case err != nil:
+		return nil, err
+	case transfers != nil:
+		commands = append(commands, transfers)
+	case d.Queue != nil:
+		commands = append(commands, x.arguments(to.Transfers, false, d.TransferArguments()))
+	}
 	if d.Topic != nil {
 		return append(commands, x.arguments(name, true, d.ExchangeArguments()), x.arguments(d.Path.Store(), false, d.StoreArguments(to))), nil
-	}
-	if d.Queue != nil {
-		commands = append(commands, x.arguments(to.Transfers, false, d.TransferArguments()))
 	}
 	return append(commands, x.arguments(name, false, d.Arguments(to)),
 		x.arguments(entity.Address{Path: d.Path, Part: entity.DeadLetters}.Object(), false, d.DeadLetterArguments(to))), nil

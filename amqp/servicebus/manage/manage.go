@@ -28,6 +28,8 @@ type View interface {
 	// AccessKey finds an access key, and AccessKeys lists those of a scope, by name.
 	AccessKey(vhost, scope, name string) (*logpb.AccessKey, bool)
 	AccessKeys(vhost, scope string) []*logpb.AccessKey
+	// HasQueue reports whether there is a queue.
+	HasQueue(vhost, name string) bool
 	// Rules lists the bindings of a queue.
 	Rules(vhost, queue string) []*logpb.Bind
 }

@@ -27,6 +27,11 @@ type cluster struct {
 
 type view struct{ *catalog.View }
 
+func (v view) HasQueue(vhost, name string) bool {
+	_, ok := v.Queue(vhost, name)
+	return ok
+}
+
 func (v view) Rules(vhost, queue string) (list []*logpb.Bind) {
 	for _, b := range v.BindingsTo(vhost, queue, false) {
 		list = append(list, &logpb.Bind{Vhost: vhost, Source: b.Source, Destination: b.Destination, RoutingKey: b.RoutingKey, Arguments: b.Arguments})
@@ -235,6 +240,46 @@ func TestTransfers(t *testing.T) {
 		contains(t, text, "TransferDeadLetterMessageCount>"+want+"<")
 	}
 	for _, name := range []string{"q", "t"} {
+		if status, text := root(t, h, "DELETE", name, ""); status != 200 {
+			t.Error(text)
+		}
+	}
+	if n := c.Catalog.View().QueueCount(); n != 0 {
+		t.Errorf("%d queues are left", n)
+	}
+}
+
+// Entities of an earlier build have no queue for what they cannot hand on: a change gives them one, and so does a new subscription its
+// topic.
+func TestTransfersOfEarlierBuild(t *testing.T) {
+	c, h := mustCluster(t)
+	earlier := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			gone := &logpb.DeleteQueue{Vhost: "/", Name: name + "/$Transfer/$deadletterqueue"}
+			if err := c.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: gone}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	mustPut(t, h, "Q", "Queue", "", "T", "Topic", "", "U", "Topic", "", "u/Subscriptions/s", "Subscription", "", "V", "Topic", "")
+	earlier("Q", "T", "U", "V")
+	for _, x := range [][2]string{{"q", "Queue"}, {"t", "Topic"}, {"u/Subscriptions/s", "Subscription"}} {
+		for _, metadata := range []string{"once", "again"} { // the second time it is there
+			if status, text := root(t, h, "PUT", x[0], entry(x[1], "<UserMetadata>"+metadata+"</UserMetadata>"), "If-Match", "*"); status != 200 {
+				t.Errorf("%s: %d %s", x[0], status, text)
+			}
+		}
+	}
+	mustPut(t, h, "v/Subscriptions/s", "Subscription", "")
+	for _, name := range []string{"Q", "T", "U", "V"} {
+		v := c.Catalog.View()
+		q, ok := v.Queue("/", name+"/$Transfer/$deadletterqueue")
+		if !ok {
+			t.Errorf("%s has none", name)
+		} else if s := v.Settings(q, catalog.Defaults{}); s.GetLock() != 60000 || s.GetDeliveryLimit() >= 0 {
+			t.Errorf("%s: %v", name, s)
+		}
 		if status, text := root(t, h, "DELETE", name, ""); status != 200 {
 			t.Error(text)
 		}
