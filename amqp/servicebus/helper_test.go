@@ -101,6 +101,27 @@ type server struct {
 	machines  *machines
 	dialect   *Dialect
 	addr      string
+	denials   *denials
+}
+
+// denials are the methods of what clients were refused for want of a right, or have lost; empty: they have lost it.
+type denials struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (d *denials) note(r amqp.Refusal) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.all = append(d.all, r.Method)
+}
+
+func (d *denials) take() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := d.all
+	d.all = nil
+	return all
 }
 
 const root, rootKey = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
@@ -131,11 +152,12 @@ func mustServe(t testing.TB) *server {
 	mustDeclare(t, b, "Q", "S", "topic/$topic", "topic/Subscriptions/sub", "Q/$deadletterqueue", "topic/Subscriptions/sub/$deadletterqueue",
 		"Q/$Transfer/$deadletterqueue", "S/$Transfer/$deadletterqueue", "topic/$Transfer/$deadletterqueue")
 	dialect := &Dialect{Directory: d, VHost: "/"}
+	var denied denials
 	srv, addr := amqptest.Serve(t, amqp.Config{
-		Protocols: []amqp.Protocol{v10.Protocol{SessionMax: 5000, Dialect: dialect}}, Broker: broker{b, machines},
+		Protocols: []amqp.Protocol{v10.Protocol{SessionMax: 5000, Dialect: dialect}}, Broker: broker{b, machines}, Refused: denied.note,
 		CertificateUser: func(c *x509.Certificate) string { return c.Subject.CommonName },
 	}, b)
-	return &server{srv, d, b, machines, dialect, addr}
+	return &server{srv, d, b, machines, dialect, addr, &denied}
 }
 
 // broker is one whose sessions are machines that keep what they are to do, and do nothing.

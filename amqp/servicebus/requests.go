@@ -266,7 +266,9 @@ func (r *request) allows(right sas.Rights) bool {
 	if r.side.tokens.allows(r.entity.Path, right) {
 		return true
 	}
-	r.failWith(r.side.unauthorized(r.entity.Path, right))
+	e := r.side.unauthorized(r.entity.Path, right)
+	r.side.denied(strings.TrimPrefix(r.text("operation"), operationPrefix), e)
+	r.failWith(e)
 	return false
 }
 

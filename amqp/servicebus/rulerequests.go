@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/amqp/servicebus/sas"
 	"github.com/quorate/quorate/amqp/servicebus/topics"
 	"github.com/quorate/quorate/amqp/v10/wire"
 )
@@ -62,7 +63,9 @@ func (r *request) addRule(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	access := r.side.tokens.giver(r.entity.Path, sas.Manage)
 	done, err := r.side.dialect.Directory.AddRule(ctx, r.side.client.VHost, r.entity.Path, rule)
+	r.audit(access, "add-rule", name, done, err)
 	if err == nil && !done {
 		err = r.side.refuse(conditionExists, "The rule '%s' of '%s' already exists.", name, r.entity.Path)
 	}
@@ -78,11 +81,20 @@ func (r *request) removeRule(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	access := r.side.tokens.giver(r.entity.Path, sas.Manage)
 	done, err := r.side.dialect.Directory.RemoveRule(ctx, r.side.client.VHost, r.entity.Path, name)
+	r.audit(access, "remove-rule", name, done, err)
 	if err == nil && !done {
 		err = r.side.refuse(wire.ConditionNotFound, textNotFound, r.side.host, r.entity.Path.String()+"/Rules/"+name)
 	}
 	return err
+}
+
+// audit tells of a rule that was to change, by an access rule. done false: nothing has changed, unless err is not nil.
+func (r *request) audit(access, action, rule string, done bool, err error) {
+	if tell := r.side.dialect.Audit; tell != nil && (done || err != nil) {
+		tell(r.side.client, access, action, r.entity.Path.String()+"/Rules/"+rule, err)
+	}
 }
 
 // listRules shows a part of the rules of a subscription.

@@ -41,7 +41,7 @@ func (s *side) attachSender(a *v10.Attach, d *entity.Description, at entity.Addr
 		to, e = s.senderVia(to, string(last.Bytes()))
 	}
 	if e != nil {
-		a.Refuse(e)
+		s.deny(a, e)
 		return
 	}
 	s.openSender(a, to)

@@ -13,6 +13,7 @@ import (
 	"github.com/quorate/quorate/amqp/servicebus/sas"
 	"github.com/quorate/quorate/amqp/v10"
 	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
 )
 
 // Directory is what is known of namespaces, which are vhosts. Any goroutine may ask. What reads answers from what the node
@@ -42,6 +43,9 @@ type Dialect struct {
 	Skew time.Duration
 	// Count is told of each answer to a request, which has the name of its operation, or is unknown. nil: nobody is told.
 	Count func(operation string, status int)
+	// Audit is told of each rule of a subscription that a client was to add or remove, by an access rule that allows it; err nil: that was
+	// done. nil: nobody is told.
+	Audit func(c *v10.Client, access, action, rule string, err error)
 	// Transaction is how long one may take; 0: two minutes.
 	Transaction time.Duration
 }
@@ -157,7 +161,7 @@ func (s *side) attach(a *v10.Attach) {
 	}
 	at, requests := nodeAt(address)
 	if !s.tokens.hasAny() {
-		a.Refuse(s.refuse(wire.ConditionUnauthorized, "Unauthorized access: put a token for '%s' first.", at))
+		s.deny(a, s.refuse(wire.ConditionUnauthorized, "Unauthorized access: put a token for '%s' first.", at))
 		return
 	}
 	d, ok := s.entity(at.Path)
@@ -171,7 +175,7 @@ func (s *side) attach(a *v10.Attach) {
 	}
 	switch {
 	case !allowed:
-		a.Refuse(s.unauthorized(at.Path, needed))
+		s.deny(a, s.unauthorized(at.Path, needed))
 	case !ok:
 		a.Refuse(s.notFound(at.Path))
 	case requests:
@@ -180,6 +184,19 @@ func (s *side) attach(a *v10.Attach) {
 		s.attachReceiver(a, d, at)
 	default:
 		s.attachSender(a, d, at)
+	}
+}
+
+// deny refuses a link, to which the client may have no right.
+func (s *side) deny(a *v10.Attach, e *wire.Error) {
+	s.denied("attach", e)
+	a.Refuse(e)
+}
+
+// denied reports what a client was refused, or has lost, if that is for want of a right. method is as in amqp.Refusal.
+func (s *side) denied(method string, e *wire.Error) {
+	if e.Condition == wire.ConditionUnauthorized {
+		s.client.Refused(method, e.Description)
 	}
 }
 

@@ -133,16 +133,29 @@ func (t *tokens) allows(p entity.Path, right sas.Rights) bool {
 }
 
 func (t *tokens) allowsLocked(p entity.Path, right sas.Rights) bool {
+	_, ok := t.giverLocked(p, right)
+	return ok
+}
+
+// giver returns the rule by which the client has a right on an entity now; empty: it has not.
+func (t *tokens) giver(p entity.Path, right sas.Rights) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rule, _ := t.giverLocked(p, right)
+	return rule
+}
+
+func (t *tokens) giverLocked(p entity.Path, right sas.Rights) (rule string, ok bool) {
 	if t.loginRights(t.side.client.VHost).Allows(right) {
-		return true
+		return t.login.rule, true
 	}
 	now, key := t.side.dialect.Directory.Now(), p.Key()
 	for audience, g := range t.put {
 		if g.rights.Allows(right) && now.Before(g.token.Expires.Add(t.side.dialect.Skew)) && names(audience, key) {
-			return true
+			return g.token.RuleName, true
 		}
 	}
-	return false
+	return "", false
 }
 
 // names reports whether an audience names an entity, the whole that it is a part of, or one of its parts.
@@ -170,6 +183,7 @@ func (t *tokens) dependOn(l *v10.Link, n need, ended func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if why := t.lost(n); why != nil { // the right has gone meanwhile
+		t.side.denied("", why)
 		l.Detach(why)
 		return
 	}
@@ -191,6 +205,7 @@ func (t *tokens) check() {
 	for l, n := range t.links {
 		if why := t.lost(n); why != nil {
 			delete(t.links, l)
+			t.side.denied("", why)
 			l.Detach(why)
 		}
 	}
@@ -264,7 +279,11 @@ func (s *side) putToken(r *request) {
 		if status, description := s.tokens.add(audience, body); status < 300 {
 			r.done(status, description, nil)
 		} else {
-			r.fail("", status, s.track(wire.Errorf("", "%s", description)).Description)
+			e := s.track(wire.Errorf("", "%s", description))
+			if status == 401 {
+				s.client.Refused(putOperation, e.Description)
+			}
+			r.fail("", status, e.Description)
 		}
 	}
 }

@@ -175,7 +175,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 		return errors.Join(err, node.Close())
 	}
 	server, err := amqp.New(amqpConfig(s, node, counts, logger, records))
-	if err = errors.Join(err, speakBus(node, s, counts, sockets.busClients)); err != nil {
+	if err = errors.Join(err, speakBus(node, s, counts, records, sockets.busClients)); err != nil {
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
 	}
 	node.Metrics().SetTraffic(func() metrics.Traffic { return counts.with(server, sockets.limits) })

@@ -243,10 +243,16 @@ func (d definitions) Rule(vhost, scope, name string) (*sas.Rule, bool) {
 const busSkew = 5 * time.Second
 
 // speakBus has what programs of Azure Service Bus speak spoken at these sockets.
-func speakBus(node *cluster.Node, s *settings, counts *churn, at []socket) error {
+func speakBus(node *cluster.Node, s *settings, counts *churn, records *audit.Log, at []socket) error {
 	protocol := v10.Protocol{
 		Ready: node.KeepsBare, Node: s.nodeName, SessionMax: busSessions, LinkMax: s.linkMax, DefaultVHost: s.namespace(), Refused: counts.refuse,
-		Dialect: &servicebus.Dialect{Directory: definitionsOf(node), VHost: s.namespace(), Namespaces: s.bus.namespaces, Skew: busSkew, Count: counts.counting(traffic.AMQP10.String())},
+		Dialect: &servicebus.Dialect{
+			Directory: definitionsOf(node), VHost: s.namespace(), Namespaces: s.bus.namespaces, Skew: busSkew, Count: counts.counting(traffic.AMQP10.String()),
+			Audit: func(c *v10.Client, access, action, rule string, err error) {
+				connection, client := c.Where()
+				auditEntity(records, audit.Origin{Protocol: auditName(traffic.AMQP10.String()), Address: client.String(), Connection: connection}, access, action, rule, err)
+			},
+		},
 	}
 	for i := range at {
 		at[i].only = []amqp.Protocol{protocol}
@@ -275,14 +281,22 @@ func newBusServer(s *settings, node *cluster.Node, prepared *atomic.Bool, counts
 		Broker: d, VHost: s.namespace(), Namespaces: s.bus.namespaces, Hosts: s.bus.hosts, Skew: busSkew,
 		Limits: s.entityLimits(), Logger: logger, Count: counts.counting("http"),
 		Audit: func(r *http.Request, rule, action, path string, err error) {
-			e := audit.Event{Kind: audit.Definition, Action: action, User: rule, Origin: audit.Origin{Protocol: "servicebus", Address: r.RemoteAddr}, Target: map[string]string{"entity": path}, Outcome: audit.OK}
-			if err != nil {
-				e.Outcome, e.Reason = audit.Failed, err.Error()
-			}
-			records.Write(e)
+			auditEntity(records, audit.Origin{Protocol: "servicebus", Address: r.RemoteAddr}, rule, action, path, err)
 		},
 	})
 	return busServer{&http.Server{Handler: h, ReadHeaderTimeout: busHeader, ReadTimeout: busRead, IdleTimeout: busIdle, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug)}}
+}
+
+// auditEntity audits that who has an access rule was to change an entity, or a rule of one.
+func auditEntity(records *audit.Log, from audit.Origin, access, action, path string, err error) {
+	e := audit.Event{Kind: audit.Definition, Action: action, User: access, Origin: from, Target: map[string]string{"entity": path}, Outcome: audit.OK}
+	switch {
+	case manage.Denied(err):
+		e.Kind, e.Outcome, e.Reason = audit.Access, audit.Refused, err.Error()
+	case err != nil:
+		e.Outcome, e.Reason = audit.Failed, err.Error()
+	}
+	records.Write(e)
 }
 
 // Serve serves a listener until Shutdown.

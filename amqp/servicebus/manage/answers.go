@@ -1,6 +1,7 @@
 package manage
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -225,6 +226,12 @@ type refusal struct {
 }
 
 func (e *refusal) Error() string { return e.text }
+
+// Denied reports whether an error refuses a request for want of a right, or of a token.
+func Denied(err error) bool {
+	e := new(refusal)
+	return errors.As(err, &e) && e.status == http.StatusUnauthorized
+}
 
 func refuse(status, sub int, format string, values ...any) error {
 	return &refusal{status, sub, fmt.Sprintf(format, values...)}

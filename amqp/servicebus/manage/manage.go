@@ -61,7 +61,8 @@ type Config struct {
 	Skew   time.Duration
 	Limits entity.Limits
 	Logger *slog.Logger
-	// Audit is told of each change that was asked for; err nil: it was made. nil: nobody is told.
+	// Audit is told of each change that was asked for, and of each request that is denied, see Denied; err nil: it was made. rule is the
+	// one that a token was made by, or is said to be. nil: nobody is told.
 	Audit func(r *http.Request, rule, action, path string, err error)
 	// Count is told of each answer; nil: nobody is told.
 	Count func(operation string, status int)
@@ -112,8 +113,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		status, err = operation.do(c)
 	}
-	if operation.changes && h.Audit != nil && c.rule != nil {
-		h.Audit(r, c.rule.Name, operation.name, c.path, err)
+	if h.Audit != nil && (operation.changes && c.rule != nil || Denied(err)) {
+		h.Audit(r, c.claimed(), operation.name, c.path, err)
 	}
 	if err != nil {
 		status = c.fail(err)
@@ -232,6 +233,18 @@ func (c *call) authorize(o operation) (err error) {
 		return nil
 	}
 	return c.lacks(o)
+}
+
+// claimed is the rule by which a request has a token, good or not; empty: it has none.
+func (c *call) claimed() string {
+	if c.rule != nil {
+		return c.rule.Name
+	}
+	if token, err := sas.Parse(c.r.Header.Get("Authorization")); err == nil {
+		return fsm.Short(token.RuleName)
+	}
+	name, _, _ := c.r.BasicAuth()
+	return fsm.Short(name)
 }
 
 // verify finds the rule by which a token is good for a path: one of the namespace, which is wide, or of a queue or topic.

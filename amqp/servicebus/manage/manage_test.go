@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -354,6 +355,30 @@ func TestWhoMayManage(t *testing.T) {
 	c.notReady = "starts"
 	if status, text := ask(t, h, "GET", "health", "", "", ""); status != 503 || !strings.Contains(text, "unhealthy") {
 		t.Error(status, text)
+	}
+}
+
+// DS-11: who changes something is told of, and so is who is denied something, by the rule that is claimed.
+func TestAudit(t *testing.T) {
+	_, h := mustCluster(t)
+	var told []string
+	h.Audit = func(_ *http.Request, rule, action, path string, err error) {
+		told = append(told, strings.Join([]string{rule, action, path, map[bool]string{false: "done", true: "not done"}[err != nil], map[bool]string{true: "denied"}[Denied(err)]}, " "))
+	}
+	root(t, h, "PUT", "q", entry("Queue", ""))
+	root(t, h, "PUT", "q", entry("Queue", ""))
+	root(t, h, "GET", "q", "")
+	root(t, h, "GET", "gone", "")
+	ask(t, h, "GET", "q", "", "low", "low")
+	ask(t, h, "DELETE", "q", "", "low", "low")
+	ask(t, h, "DELETE", "q", "", "nobody", "guess")
+	ask(t, h, "GET", "q", "", "", "")
+	want := []string{
+		"root CreateOrUpdateEntity q done ", "root CreateOrUpdateEntity q not done ", "low GetEntity q not done denied", "low DeleteEntity q not done denied",
+		"nobody DeleteEntity q not done denied", " GetEntity q not done denied",
+	}
+	if !slices.Equal(told, want) {
+		t.Errorf("told is %q", told)
 	}
 }
 
