@@ -3,6 +3,7 @@ package clients
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,8 +28,9 @@ func TestServiceBusHabits(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	b := &bus{Cluster: mustStart(t, ctx, "--service-bus"), ctx: ctx}
-	for _, h := range slices.Concat(linkHabits, messageHabits, requestHabits, httpHabits, lockHabits, sessionHabits, lifeHabits) {
+	audited := filepath.Join(t.TempDir(), "audit.log")
+	b := &bus{Cluster: mustStart(t, ctx, "--service-bus", "--set", "log.audit.file="+audited), ctx: ctx, audited: audited}
+	for _, h := range slices.Concat(linkHabits, messageHabits, requestHabits, httpHabits, lockHabits, sessionHabits, lifeHabits, rightHabits) {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
 			queue := "Habit-" + strings.ReplaceAll(h.name, " ", "-")

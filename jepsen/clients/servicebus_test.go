@@ -35,11 +35,16 @@ func busConnection(address string) string {
 
 // busToken makes a token for a resource, good for an hour.
 func busToken(resource string) string {
-	resource, until := url.QueryEscape(resource), strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)
-	sum := hmac.New(sha256.New, []byte(busKey))
+	return tokenOf(busRule, busKey, resource, time.Now().Add(time.Hour))
+}
+
+// tokenOf makes a token of a rule, by its key.
+func tokenOf(rule, key, resource string, end time.Time) string {
+	resource, until := url.QueryEscape(resource), strconv.FormatInt(end.Unix(), 10)
+	sum := hmac.New(sha256.New, []byte(key))
 	sum.Write([]byte(resource + "\n" + until))
 	signature := base64.StdEncoding.EncodeToString(sum.Sum(nil))
-	return "SharedAccessSignature sr=" + resource + "&sig=" + url.QueryEscape(signature) + "&se=" + until + "&skn=" + busRule
+	return "SharedAccessSignature sr=" + resource + "&sig=" + url.QueryEscape(signature) + "&se=" + until + "&skn=" + rule
 }
 
 // busStep is a step of the programs over the SDKs of Azure Service Bus.
@@ -129,8 +134,9 @@ func TestServiceBus(t *testing.T) {
 // bus is a cluster that serves programs of Azure Service Bus.
 type bus struct {
 	*cluster.Cluster
-	ctx    context.Context
-	killed *cluster.Node // nil: all nodes run
+	ctx     context.Context
+	killed  *cluster.Node // nil: all nodes run
+	audited string        // file of the audit log of all nodes; empty: there is none
 }
 
 // take runs a program for a step.
@@ -234,18 +240,18 @@ func (b *bus) mustCreate(t *testing.T, name, more string) {
 // mustPut creates something over HTTP: what an element says.
 func (b *bus) mustPut(t *testing.T, name, element, inner string) {
 	t.Helper()
-	b.mustManage(t, http.MethodPut, name, entry(element, inner), http.StatusCreated)
+	b.mustManage(t, b.Nodes[2], http.MethodPut, name, entry(element, inner), http.StatusCreated)
 }
 
 // mustChange changes something over HTTP, and mustDelete deletes it.
 func (b *bus) mustChange(t *testing.T, name, element, inner string) {
 	t.Helper()
-	b.mustManage(t, http.MethodPut, name, entry(element, inner), http.StatusOK)
+	b.mustManage(t, b.Nodes[2], http.MethodPut, name, entry(element, inner), http.StatusOK)
 }
 
 func (b *bus) mustDelete(t *testing.T, name string) {
 	t.Helper()
-	b.mustManage(t, http.MethodDelete, name, "", http.StatusOK)
+	b.mustManage(t, b.Nodes[2], http.MethodDelete, name, "", http.StatusOK)
 }
 
 func entry(element, inner string) string {
@@ -253,10 +259,10 @@ func entry(element, inner string) string {
 	return `<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><` + element + ` xmlns="` + connect + `">` + inner + `</` + element + `></content></entry>`
 }
 
-// mustManage sends a request for administration; status is that of its answer.
-func (b *bus) mustManage(t *testing.T, method, name, body string, status int) {
+// mustManage sends a request for administration to a node; status is that of its answer.
+func (b *bus) mustManage(t *testing.T, at *cluster.Node, method, name, body string, status int) {
 	t.Helper()
-	address := "http://" + b.Nodes[2].Manage + "/" + name
+	address := "http://" + at.Manage + "/" + name
 	r, err := http.NewRequestWithContext(b.ctx, method, address+"?api-version=2021-05", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
