@@ -63,7 +63,7 @@ var busPrograms = []struct {
 	steps []busStep
 }{
 	{library{"go", azureGo}, []busStep{
-		{name: "sends", queue: "sends"}, {name: "settles", queue: "settles"}, {name: "dead-letters", queue: "dead-letters"},
+		{name: "connects", queue: "connects"}, {name: "sends", queue: "sends"}, {name: "settles", queue: "settles"}, {name: "dead-letters", queue: "dead-letters"},
 		{name: "batches", queue: "batches"}, {name: "deletes", queue: "deletes"}, {name: "refusals", queue: "refusals"},
 		{name: "peeks", queue: "peeks"}, {name: "renews", queue: "renews"}, {name: "defers", queue: "defers"},
 		{name: "schedules", queue: "schedules"}, {name: "later", queue: "later"},

@@ -24,7 +24,7 @@ func main() {
 		"killed-settles": killedSettles, "killed-sessions": killedSessions, "killed-schedules": killedSchedules,
 		"queues": queues, "topics": topics, "subscriptions": subscriptions, "rules": rules, "strangers": strangers,
 		"publishes": publishes, "filters": filters, "lives": lives, "forwards": forwards, "duplicates": duplicates, "statuses": statuses,
-		"killed-publishes": killedPublishes, "transferred": transferred, "emulated": emulated, "emulated-again": emulatedAgain,
+		"connects": connects, "killed-publishes": killedPublishes, "transferred": transferred, "emulated": emulated, "emulated-again": emulatedAgain,
 	}
 	for _, name := range os.Args[3:] {
 		r := &run{prefix: os.Args[2]}
