@@ -195,7 +195,11 @@ func (s *selection) meets(x *queue.Message, death *logpb.Death) bool {
 	if s.OfGroup != "" && x.Group != s.OfGroup {
 		return false
 	}
-	return age >= s.OlderThan && (s.YoungerThan == 0 || age < s.YoungerThan) &&
+	old := age >= s.OlderThan
+	if s.Before != 0 {
+		old = x.EnqueuedAt < fsm.Time(s.Before)
+	}
+	return old && (s.YoungerThan == 0 || age < s.YoungerThan) &&
 		(s.Source == "" || death.GetQueue() == s.Source) && (s.Reason == "" || death != nil && fsm.ReasonName(death.Reason) == s.Reason)
 }
 

@@ -40,6 +40,8 @@ func TestSelection(t *testing.T) {
 		"another header": {&peerpb.SelectRequest{Headers: map[string]string{"n": "7", "s": "8"}}, false},
 		"no header":      {&peerpb.SelectRequest{Headers: map[string]string{"x": "<nil>"}}, false},
 		"too young":      {&peerpb.SelectRequest{OlderThan: 101}, false},
+		"before it":      {&peerpb.SelectRequest{Before: 901, OlderThan: 101}, true},
+		"not before it":  {&peerpb.SelectRequest{Before: 900, OlderThan: 100}, false},
 		"too old":        {&peerpb.SelectRequest{YoungerThan: 100}, false},
 		"died here":      {&peerpb.SelectRequest{Reason: "maxlen"}, false},
 		"died before":    {&peerpb.SelectRequest{Source: "first"}, false},

@@ -402,9 +402,9 @@ func (s *Session) DeleteBefore(ctx context.Context, name string, limit int, befo
 	if err != nil {
 		return 0, err
 	}
-	for n < uint64(max(limit, 0)) {
+	for n < uint64(max(limit, 0)) && before > 0 {
 		r := &peerpb.SelectRequest{
-			Limit: uint32(min(uint64(limit)-n, queues.MaxSelected)), OlderThan: uint64(max(s.conn.in.node.Now()-int64(before), 0)) + 1, OfGroup: group,
+			Limit: uint32(min(uint64(limit)-n, queues.MaxSelected)), Before: int64(before), OlderThan: uint64(max(s.conn.in.node.Now()-int64(before), 0)) + 1, OfGroup: group,
 		}
 		found := uint64(0)
 		err = queues.SelectAll(r, func() (*peerpb.SelectReply, error) { return s.conn.in.queues.Select(ctx, q, r) }, func(some *peerpb.SelectReply) error {

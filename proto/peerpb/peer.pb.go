@@ -4883,8 +4883,10 @@ type SelectRequest struct {
 	// Such a queue is to be said of each message.
 	Sources bool `protobuf:"varint,13,opt,name=sources" json:"sources,omitempty"`
 	// Only how many there are of which kind is to be said.
-	Count         bool   `protobuf:"varint,75,opt,name=count" json:"count,omitempty"`
-	OfGroup       string `protobuf:"bytes,120,opt,name=of_group,json=ofGroup" json:"of_group,omitempty"` // empty: of any or none
+	Count   bool   `protobuf:"varint,75,opt,name=count" json:"count,omitempty"`
+	OfGroup string `protobuf:"bytes,120,opt,name=of_group,json=ofGroup" json:"of_group,omitempty"` // empty: of any or none
+	// The instant before which it has become ready, in ms; 0: that of older_than, which is all that nodes of an earlier build know.
+	Before        int64 `protobuf:"varint,121,opt,name=before" json:"before,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5022,6 +5024,13 @@ func (x *SelectRequest) GetOfGroup() string {
 		return x.OfGroup
 	}
 	return ""
+}
+
+func (x *SelectRequest) GetBefore() int64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
 }
 
 type SelectReply struct {
@@ -7022,7 +7031,7 @@ const file_peer_proto_rawDesc = "" +
 	"\bmessages\x18\x03 \x03(\v2\x17.quorate.peer.v1.PeekedR\bmessages\x12\x12\n" +
 	"\x04seen\x18\x04 \x01(\x04R\x04seen\x12\x16\n" +
 	"\x06newest\x18\x05 \x01(\x04R\x06newest\x12\x14\n" +
-	"\x05ready\x18\x06 \x01(\x04R\x05ready\"\xf7\x03\n" +
+	"\x05ready\x18\x06 \x01(\x04R\x05ready\"\x8f\x04\n" +
 	"\rSelectRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
@@ -7041,7 +7050,8 @@ const file_peer_proto_rawDesc = "" +
 	"\x06source\x18\f \x01(\tR\x06source\x12\x18\n" +
 	"\asources\x18\r \x01(\bR\asources\x12\x14\n" +
 	"\x05count\x18K \x01(\bR\x05count\x12\x19\n" +
-	"\bof_group\x18x \x01(\tR\aofGroup\x1a:\n" +
+	"\bof_group\x18x \x01(\tR\aofGroup\x12\x16\n" +
+	"\x06before\x18y \x01(\x03R\x06before\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xce\x01\n" +
