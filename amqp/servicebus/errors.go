@@ -37,6 +37,7 @@ const (
 	textLockLost    = "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the queue."
 	textSessionLost = "The session lock has expired on the session. Accept a new session."
 	textNoSession   = "It is not possible for an entity that requires sessions to create a non-sessionful message receiver."
+	textBusy        = "The server is busy. Please retry the operation."
 	textSessionID   = "The SessionId was not set on a message, and it cannot be sent to the entity. Entities that have session support " +
 		"enabled can only receive messages that have the SessionId set to a valid value."
 )
@@ -59,8 +60,17 @@ func statusOf(condition string) int32 {
 
 // refuse returns an error for the client. Its text ends with an id by which the log names it.
 func (s *side) refuse(condition, format string, args ...any) *wire.Error {
+	return s.refuseFor("", condition, format, args...)
+}
+
+// refuseFor is refuse for a reason that the log alone has.
+func (s *side) refuseFor(reason, condition, format string, args ...any) *wire.Error {
 	id, text := entity.NewTrackingID(), fmt.Sprintf(format, args...)
-	s.client.Log.Info("servicebus: refused", slog.String("condition", condition), slog.String("text", fsm.Short(text)), slog.String("tracking", id))
+	of := []any{slog.String("condition", condition), slog.String("text", fsm.Short(text)), slog.String("tracking", id)}
+	if reason != "" {
+		of = append(of, slog.String("reason", fsm.Short(reason)))
+	}
+	s.client.Log.Info("servicebus: refused", of...)
 	return wire.Errorf(condition, "%.800s"+trackingID+"%s", text, id)
 }
 
@@ -91,12 +101,19 @@ func (s *side) notFound(p entity.Path) *wire.Error {
 	return s.refuse(wire.ConditionNotFound, textNotFound, s.host, p)
 }
 
-// kinds maps what the broker refuses to conditions.
-var kinds = map[fsm.Kind]string{
-	fsm.NotFoundKind: wire.ConditionNotFound, fsm.AccessRefused: wire.ConditionUnauthorized, fsm.Locked: conditionDisabled,
-	fsm.Precondition: conditionArgument, fsm.NotAllowed: wire.ConditionNotAllowed, fsm.NotImplemented: wire.ConditionNotImplemented,
-	fsm.Unavailable: conditionBusy, fsm.Forced: wire.ConditionConnectionForced, fsm.NoVHost: wire.ConditionNotFound,
-	fsm.NoAccess: wire.ConditionUnauthorized, fsm.LimitReached: conditionBusy,
+// kinds maps what the broker refuses to conditions, and to texts: its own name queues and vhosts.
+var kinds = map[fsm.Kind]struct{ condition, text string }{
+	fsm.NotFoundKind:   {wire.ConditionNotFound, "The messaging entity could not be found."},
+	fsm.AccessRefused:  {wire.ConditionUnauthorized, "Unauthorized access."},
+	fsm.Locked:         {conditionDisabled, "The messaging entity cannot be used in this way at present."},
+	fsm.Precondition:   {conditionArgument, "The request does not fit the messaging entity."},
+	fsm.NotAllowed:     {wire.ConditionNotAllowed, "The messaging entity does not allow this operation."},
+	fsm.NotImplemented: {wire.ConditionNotImplemented, "The messaging entity does not support this operation."},
+	fsm.Unavailable:    {conditionBusy, textBusy},
+	fsm.LimitReached:   {conditionBusy, textBusy},
+	fsm.Forced:         {wire.ConditionConnectionForced, "The connection is closed by the server."},
+	fsm.NoVHost:        {wire.ConditionNotFound, "The namespace could not be found."},
+	fsm.NoAccess:       {wire.ConditionUnauthorized, "Unauthorized access."},
 }
 
 // Explain implements v10.Side.
@@ -111,8 +128,9 @@ func (s *side) Explain(err error) *wire.Error {
 		return s.refuse(conditionLockLost, textLockLost)
 	case errors.As(err, &queue):
 		return s.notTaken(queue)
-	case errors.As(err, &refusal) && kinds[refusal.Kind] != "":
-		return s.refuse(kinds[refusal.Kind], "%s", refusal.Text)
+	case errors.As(err, &refusal) && kinds[refusal.Kind].text != "":
+		kind := kinds[refusal.Kind]
+		return s.refuseFor(refusal.Text, kind.condition, "%s", kind.text)
 	case errors.Is(err, context.DeadlineExceeded):
 		return s.refuse(conditionBusy, "The server could not do it in time. Please retry the operation.")
 	}

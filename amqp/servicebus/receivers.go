@@ -24,6 +24,10 @@ func (s *side) attachReceiver(a *v10.Attach, d *entity.Description, at entity.Ad
 		a.Refuse(s.disabled(d.Path))
 		return
 	}
+	if delivery != nil && (at.Part == entity.Main && delivery.ForwardTo != "" || at.Part == entity.DeadLetters && delivery.ForwardDeadLetteredMessagesTo != "") {
+		a.Refuse(s.refuse(wire.ConditionNotAllowed, "Cannot create a message receiver on an entity with auto-forwarding enabled: '%s'.", at))
+		return
+	}
 	_, wantsSession := sessionFilter(a)
 	sessions := at.Part == entity.Main && delivery.RequiresSession
 	switch {
