@@ -235,12 +235,17 @@ func batch(all ...[]byte) []byte {
 // sendIn sends a message in frames of a size: only the first one says what it is.
 func (p *player) sendIn(size int, format any, payload []byte) {
 	p.t.Helper()
-	f := frames.Fields{"handle": sender, "delivery-id": p.next, "delivery-tag": []byte{byte(p.next)}, "message-format": format, "settled": false, "batchable": true}
+	p.sendOn(sender, size, format, payload)
+}
+
+func (p *player) sendOn(handle, size int, format any, payload []byte) {
+	p.t.Helper()
+	f := frames.Fields{"handle": handle, "delivery-id": p.next, "delivery-tag": []byte{byte(p.next)}, "message-format": format, "settled": false, "batchable": true}
 	p.next++
 	for n := 0; len(payload) > 0; n++ {
 		part := payload[:min(size, len(payload))]
 		if payload = payload[len(part):]; n > 0 {
-			f = frames.Fields{"handle": sender}
+			f = frames.Fields{"handle": handle}
 		}
 		f["more"] = len(payload) > 0
 		p.must(p.Send(ofLinks, "transfer", f, part...))

@@ -1,11 +1,9 @@
 package clients
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -285,18 +283,5 @@ func (p *player) readsInOrder() {
 		p.t.Fatal(status, text)
 	}
 	_, inner, _ := strings.Cut(text, "<QueueDescription")
-	last := -1
-	names := strings.Fields(schema)
-	seen := map[string]bool{}
-	for _, m := range regexp.MustCompile(`<([A-Za-z]+)[ >/]`).FindAllStringSubmatch(inner, -1) {
-		if at := slices.Index(names, m[1]); at >= 0 {
-			if at < last {
-				p.t.Errorf("%s comes after %s", m[1], names[last])
-			}
-			last, seen[m[1]] = at, true
-		}
-	}
-	if len(seen) < len(names) {
-		p.t.Errorf("%d of %d elements: %s", len(seen), len(names), fmt.Sprint(seen))
-	}
+	p.inOrder(inner, strings.Fields(schema))
 }

@@ -30,7 +30,7 @@ func TestServiceBusHabits(t *testing.T) {
 	t.Cleanup(cancel)
 	audited := filepath.Join(t.TempDir(), "audit.log")
 	b := &bus{Cluster: mustStart(t, ctx, "--service-bus", "--set", "log.audit.file="+audited), ctx: ctx, audited: audited}
-	for _, h := range slices.Concat(linkHabits, messageHabits, requestHabits, httpHabits, lockHabits, sessionHabits, lifeHabits, rightHabits) {
+	for _, h := range slices.Concat(linkHabits, messageHabits, requestHabits, httpHabits, lockHabits, sessionHabits, lifeHabits, rightHabits, topicHabits, boundHabits) {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
 			queue := "Habit-" + strings.ReplaceAll(h.name, " ", "-")
