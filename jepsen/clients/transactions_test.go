@@ -36,7 +36,7 @@ func TestTransactions(t *testing.T) {
 	t.Run("calm", func(t *testing.T) {
 		for name, f := range map[string]func(*bus, *testing.T, string){
 			"commit": (*bus).commits, "rollback": (*bus).rollsBack, "lost": (*bus).losesLock, "via": (*bus).sendsVia,
-			"refused": (*bus).isRefused,
+			"refused": (*bus).isRefused, "second": (*bus).touchesSecond, "bounds": (*bus).reachesBounds,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -47,6 +47,8 @@ func TestTransactions(t *testing.T) {
 	t.Run("before", func(t *testing.T) { b.killsLeader(t, "transaction-before", true) })
 	t.Run("meanwhile", func(t *testing.T) { b.killsLeader(t, "transaction-meanwhile", false) })
 	t.Run("own node", func(t *testing.T) { b.losesNode(t, "transaction-own") })
+	t.Run("asked", func(t *testing.T) { b.losesAnswer(t, "transaction-asked", false) })
+	t.Run("committed", func(t *testing.T) { b.losesAnswer(t, "transaction-committed", true) })
 }
 
 // buyer is a client of transactions: it settles the message of a queue, and sends others there.
@@ -421,4 +423,134 @@ func (b *bus) losesNode(t *testing.T, queue string) {
 	}
 	c.must(b.restart())
 	b.mustHave(t, queue, given)
+}
+
+// losesAnswer: the client's own node dies while it answers a discharge, or has committed and its client has not read the answer: all
+// of the transaction is there, or nothing (TX-10).
+func (b *bus) losesAnswer(t *testing.T, queue string, committed bool) {
+	c := b.mustBuy(t, queue)
+	_, txn := c.buy(sender)
+	elsewhere := b.other(c.at)
+	b.killed = c.at
+	c.ask(txn, false)
+	if committed {
+		c.must(await.Until(b.ctx, time.Millisecond, "the commit at another node", func() (bool, error) {
+			q, err := elsewhere.Queue(b.ctx, queue)
+			return err == nil && q.Messages == len(sent), err
+		}))
+	}
+	c.must(c.at.Kill(b.ctx))
+	c.must(b.restart())
+	switch have := b.drain(t, queue); {
+	case slices.Equal(have, sent):
+		t.Log("it was done")
+	case committed || !slices.Equal(have, []string{given}):
+		t.Errorf("%s has %q", queue, have)
+	default:
+		t.Log("it was not done")
+	}
+}
+
+// touchesSecond: what is about a second entity is refused, and nothing of the transaction is done (TX-3).
+func (b *bus) touchesSecond(t *testing.T, queue string) {
+	second := queue + "-other"
+	b.mustCreate(t, second, "")
+	c := b.mustBuy(t, queue)
+	c.attach(ofLinks, viaOther, target(second), nil)
+	id, txn := c.buy(sender)
+	c.want(c.transfer(ofLinks, viaOther, txn, message("second")), "rejected amqp:not-allowed")
+	c.want(c.transfer(ofLinks, sender, txn, message("more")), "rejected amqp:not-allowed") // it has failed
+	c.want(c.discharge(txn, false), rolledBack)
+	c.want(c.transfer(ofLinks, viaOther, nil, message("plain")), "accepted")
+	if n := b.holds(t, queue); n != 1 {
+		t.Errorf("%d messages", n)
+	}
+	// The other way round it is the settlement that is refused.
+	txn = c.declare()
+	c.want(c.transfer(ofLinks, viaOther, txn, message("second")), provisional)
+	c.want(c.complete(id, txn), "rejected amqp:not-allowed")
+	c.want(c.discharge(txn, false), rolledBack)
+	b.mustHave(t, second, "plain")
+	c.want(c.complete(id, nil), "accepted")
+	if n := b.holds(t, queue); n != 0 {
+		t.Errorf("%d messages", n)
+	}
+}
+
+// The bounds of transactions.
+const (
+	maxSteps        = 1000
+	maxStepBytes    = 4 << 20
+	maxTransactions = 64
+)
+
+// transferIn sends a delivery of a transaction in several frames, of which the first one says so.
+func (c *buyer) transferIn(txn []byte, format any, payload []byte) frames.Composite {
+	c.t.Helper()
+	f := frames.Fields{
+		"handle": sender, "delivery-id": c.next, "delivery-tag": fmt.Sprint(c.next), "message-format": format,
+		"state": frames.Composite{Name: "transactional-state", Fields: frames.Fields{"txn-id": txn}},
+	}
+	c.next++
+	for part := range slices.Chunk(payload, largestFrame) {
+		payload = payload[len(part):]
+		f["more"] = len(payload) > 0
+		c.must(c.Send(ofLinks, "transfer", f, part...))
+		f = frames.Fields{"handle": sender}
+	}
+	return c.answer(true)
+}
+
+// reachesBounds: a transaction has as many steps and bytes as it may, or nothing of it is done (TX-8).
+func (b *bus) reachesBounds(t *testing.T, queue string) {
+	const exceeded = "rejected amqp:resource-limit-exceeded"
+	c := b.mustBuy(t, queue)
+	id, txn := c.receive(), c.declare()
+	sends := func(n int) frames.Composite {
+		all := make([][]byte, n)
+		for i := range all {
+			all[i] = message("m")
+		}
+		return c.transferIn(txn, batchFormat, batch(all...))
+	}
+	c.want(sends(maxSteps), provisional)
+	c.want(c.complete(id, txn), exceeded)
+	c.want(c.discharge(txn, false), rolledBack)
+	txn = c.declare()
+	c.want(sends(maxSteps-1), provisional)
+	c.want(c.complete(id, txn), provisional)
+	if n := b.holds(t, queue); n != 1 {
+		t.Errorf("%d messages before the discharge", n)
+	}
+	c.want(c.discharge(txn, false), "accepted")
+	if n := b.holds(t, queue); n != maxSteps-1 {
+		t.Errorf("%d messages", n)
+	}
+	b.drain(t, queue)
+
+	const size = maxStepBytes/5 - 1024
+	large := func() frames.Composite {
+		return c.transferIn(txn, nil, frames.Append(message("l"), frames.Described{Descriptor: uint64(0x75), Value: make([]byte, size)}))
+	}
+	for _, n := range []int{6, 5} {
+		txn = c.declare()
+		for range 5 {
+			c.want(large(), provisional)
+		}
+		want := "accepted"
+		if n > 5 {
+			c.want(large(), exceeded)
+			want = rolledBack
+		}
+		c.want(c.discharge(txn, false), want)
+	}
+	if n := b.holds(t, queue); n != 5 {
+		t.Errorf("%d messages of %d bytes", n, size)
+	}
+	for range maxTransactions {
+		txn = c.declare()
+	}
+	c.want(c.transfer(ofController, sender, nil, control("declare", nil)), exceeded)
+	c.want(c.discharge(txn, true), "accepted")
+	c.declare()
 }
