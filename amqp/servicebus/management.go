@@ -85,8 +85,10 @@ func (r *request) timeout() time.Duration {
 
 // failed is Explain for what requests can fail with besides.
 func (s *side) failed(err error) *wire.Error {
-	invalid := new(entity.Invalid)
+	invalid, full := new(entity.Invalid), new(entity.Full)
 	switch {
+	case errors.As(err, &full):
+		return s.refuse(wire.ConditionResourceLimit, "%s", full)
 	case errors.As(err, &invalid):
 		return s.refuse(conditionArgument, "%s", invalid)
 	case errors.Is(err, errSessionLost):

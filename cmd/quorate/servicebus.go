@@ -155,8 +155,17 @@ func (v busView) HasQueue(vhost, name string) bool {
 }
 
 // Rules implements manage.View.
-func (v busView) Rules(vhost, queue string) (list []*logpb.Bind) {
-	for _, b := range v.BindingsTo(vhost, queue, false) {
+func (v busView) Rules(vhost, queue string) []*logpb.Bind {
+	return binds(vhost, v.BindingsTo(vhost, queue, false))
+}
+
+// RulesFrom implements manage.View.
+func (v busView) RulesFrom(vhost, exchange string) []*logpb.Bind {
+	return binds(vhost, v.BindingsFrom(vhost, exchange))
+}
+
+func binds(vhost string, all []*catalog.Binding) (list []*logpb.Bind) {
+	for _, b := range all {
 		list = append(list, &logpb.Bind{Vhost: vhost, Source: b.Source, Destination: b.Destination, RoutingKey: b.RoutingKey, Arguments: b.Arguments})
 	}
 	return list

@@ -24,6 +24,11 @@ func (e *Invalid) Error() string {
 	return fmt.Sprintf("The value of the property %s is not valid: %s", e.Field, e.Text)
 }
 
+// Full is why nothing more is taken. The text is for the author.
+type Full struct{ Text string }
+
+func (e *Full) Error() string { return e.Text }
+
 func invalid(field, format string, values ...any) error {
 	return &Invalid{field, fmt.Sprintf(format, values...)}
 }

@@ -19,6 +19,21 @@ type Definer struct {
 // Create returns the commands that create an entity together with its parts. rule is
 // the first one of a subscription, nil: it has none; else it is nil.
 func (x Definer) Create(d *entity.Description, rule *entity.Rule) ([]*logpb.CatalogCommand, error) {
+	topic := ""
+	if d.Subscription != nil {
+		row, err := x.topic(d.Path)
+		if err != nil {
+			return nil, err
+		}
+		of, err := entity.Decode(row.GetText())
+		if err != nil {
+			return nil, err
+		}
+		topic, d.Path.Name = row.GetName(), of.Path.Name // with the capitals that it was created with
+		if err := fitsSubscription(x.View, x.VHost, of.Path); err != nil {
+			return nil, err
+		}
+	}
 	to, describe, err := x.describe(d, false)
 	if err != nil {
 		return nil, err
@@ -34,14 +49,6 @@ func (x Definer) Create(d *entity.Description, rule *entity.Rule) ([]*logpb.Cata
 			describe,
 		}, nil
 	}
-	topic := ""
-	if d.Subscription != nil {
-		row, err := x.topic(d.Path)
-		if err != nil {
-			return nil, err
-		}
-		topic = row.GetName()
-	}
 	commands := []*logpb.CatalogCommand{
 		x.queue(name, d.Arguments(to), topic, true),
 		x.queue(entity.Address{Path: d.Path, Part: entity.DeadLetters}.Object(), d.DeadLetterArguments(to), name, false),
@@ -56,11 +63,13 @@ func (x Definer) Create(d *entity.Description, rule *entity.Rule) ([]*logpb.Cata
 		commands = append(commands, transfers)
 	}
 	if rule != nil {
-		bind, err := bindingOf(x.VHost, d.Path, rule)
+		if err := fitRules(x.View, x.VHost, topic, rule); err != nil {
+			return nil, err
+		}
+		bind, err := bindingOf(x.View, x.VHost, d.Path, rule)
 		if err != nil {
 			return nil, err
 		}
-		bind.Source = topic
 		commands = append(commands, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: bind}})
 	}
 	return commands, nil

@@ -483,9 +483,14 @@ func (c *call) putRule(of entity.Path, name string) (int, error) {
 		r.Name = had.Name
 		commands = append(commands, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Unbind{Unbind: was}})
 	}
-	bind, err := bindingOf(c.vhost, s.Path, r)
+	bind, err := bindingOf(c.view, c.vhost, s.Path, r)
 	if err != nil {
 		return 0, err
+	}
+	if !update || kindOf(had) != kindOf(r) {
+		if err := fitRules(c.view, c.vhost, bind.GetSource(), r); err != nil {
+			return 0, err
+		}
 	}
 	commands = append(commands, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: bind}})
 	if err := c.propose("change rule "+ruleURL(of, name), commands); err != nil {
@@ -522,8 +527,17 @@ func ruleOf(b *logpb.Bind) (*entity.Rule, bool) {
 	return nil, false
 }
 
+// exchangeOf is the exchange of the topic of a subscription, which earlier builds have created with the capitals of that request.
+func exchangeOf(v View, vhost string, of entity.Path) string {
+	topic := entity.Path{Name: of.Name}
+	if row, ok := v.Described(vhost, topic.Key()); ok {
+		return row.GetName()
+	}
+	return entity.Address{Path: topic}.Object()
+}
+
 // bindingOf is the binding of a subscription's queue to its topic by which a rule is kept.
-func bindingOf(vhost string, of entity.Path, r *entity.Rule) (*logpb.Bind, error) {
+func bindingOf(v View, vhost string, of entity.Path, r *entity.Rule) (*logpb.Bind, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
@@ -532,7 +546,7 @@ func bindingOf(vhost string, of entity.Path, r *entity.Rule) (*logpb.Bind, error
 		return nil, err
 	}
 	return &logpb.Bind{
-		Vhost: vhost, Source: entity.Address{Path: entity.Path{Name: of.Name}}.Object(), Destination: entity.Address{Path: of}.Object(), RoutingKey: r.Name,
+		Vhost: vhost, Source: exchangeOf(v, vhost, of), Destination: entity.Address{Path: of}.Object(), RoutingKey: r.Name,
 		Arguments: &fsm.Table{Fields: []*logpb.Field{{Name: programArgument, Value: &logpb.Value{Tag: 'S', Str: program}}}},
 	}, nil
 }

@@ -70,7 +70,10 @@ func (f *File) take(ctx context.Context, b Broker, vhost string, limits entity.L
 	if err != nil {
 		return r, err
 	}
-	more, err := ruleChanges(vhost, d.Path, v.Rules(vhost, entity.Address{Path: d.Path}.Object()), f.Rules[d.Path.Key()])
+	more, err := ruleChanges(v, vhost, d.Path, v.Rules(vhost, entity.Address{Path: d.Path}.Object()), f.Rules[d.Path.Key()])
+	if err == nil {
+		err = fitRules(v, vhost, exchangeOf(v, vhost, d.Path), rulesOf(more)...)
+	}
 	if err != nil {
 		return r, err
 	}
@@ -165,10 +168,10 @@ func (c *call) importFile() (int, error) {
 }
 
 // ruleChanges are the commands that make of the rules of a subscription those that are wanted.
-func ruleChanges(vhost string, of entity.Path, have []*logpb.Bind, want []*entity.Rule) (list []*logpb.CatalogCommand, err error) {
+func ruleChanges(v View, vhost string, of entity.Path, have []*logpb.Bind, want []*entity.Rule) (list []*logpb.CatalogCommand, err error) {
 	kept := map[string]bool{}
 	for _, r := range want {
-		bind, err := bindingOf(vhost, of, r)
+		bind, err := bindingOf(v, vhost, of, r)
 		if err != nil {
 			return nil, err
 		}

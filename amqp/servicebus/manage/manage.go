@@ -30,8 +30,9 @@ type View interface {
 	AccessKeys(vhost, scope string) []*logpb.AccessKey
 	// HasQueue reports whether there is a queue.
 	HasQueue(vhost, name string) bool
-	// Rules lists the bindings of a queue.
+	// Rules lists the bindings of a queue, and RulesFrom those of an exchange.
 	Rules(vhost, queue string) []*logpb.Bind
+	RulesFrom(vhost, exchange string) []*logpb.Bind
 }
 
 // Broker is the cluster as this package needs it.
@@ -329,6 +330,7 @@ func (c *call) fail(err error) int {
 	var (
 		given   *refusal
 		invalid *entity.Invalid
+		full    *entity.Full
 		no      *fsm.Refusal
 	)
 	e := &refusal{http.StatusInternalServerError, 50000, "The request could not be processed."}
@@ -337,6 +339,8 @@ func (c *call) fail(err error) int {
 		e = given
 	case errors.As(err, &invalid):
 		e = &refusal{http.StatusBadRequest, 40000, invalid.Error()}
+	case errors.As(err, &full):
+		e = &refusal{http.StatusForbidden, 40301, full.Error()}
 	case errors.Is(err, errXML):
 		e = &refusal{http.StatusBadRequest, 40000, errXML.Error()}
 	case errors.As(err, &no) && (no.Kind == fsm.Precondition || no.Kind == fsm.AccessRefused || no.Kind == fsm.NotAllowed):

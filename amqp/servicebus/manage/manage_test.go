@@ -33,8 +33,16 @@ func (v view) HasQueue(vhost, name string) bool {
 	return ok
 }
 
-func (v view) Rules(vhost, queue string) (list []*logpb.Bind) {
-	for _, b := range v.BindingsTo(vhost, queue, false) {
+func (v view) Rules(vhost, queue string) []*logpb.Bind {
+	return binds(vhost, v.BindingsTo(vhost, queue, false))
+}
+
+func (v view) RulesFrom(vhost, exchange string) []*logpb.Bind {
+	return binds(vhost, v.BindingsFrom(vhost, exchange))
+}
+
+func binds(vhost string, all []*catalog.Binding) (list []*logpb.Bind) {
+	for _, b := range all {
 		list = append(list, &logpb.Bind{Vhost: vhost, Source: b.Source, Destination: b.Destination, RoutingKey: b.RoutingKey, Arguments: b.Arguments})
 	}
 	return list
@@ -218,7 +226,7 @@ func TestQueue(t *testing.T) {
 func TestTransfers(t *testing.T) {
 	c, h := mustCluster(t)
 	mustPut(t, h, "Q", "Queue", "", "T", "Topic", "", "t/Subscriptions/s", "Subscription", "")
-	for name, want := range map[string]string{"Q": "Q", "T/$topic": "T", "t/Subscriptions/s": "T"} {
+	for name, want := range map[string]string{"Q": "Q", "T/$topic": "T", "T/Subscriptions/s": "T"} {
 		v := c.Catalog.View()
 		q, ok := v.Queue("/", name)
 		if !ok {
@@ -287,6 +295,33 @@ func TestTransfersOfEarlierBuild(t *testing.T) {
 	}
 	if n := c.Catalog.View().QueueCount(); n != 0 {
 		t.Errorf("%d queues are left", n)
+	}
+}
+
+// A subscription has the name of its topic with the capitals of that, and rules, whatever the request has (AD-1, AD-2). Of an earlier
+// build it may have others.
+func TestCapitalsOfTopic(t *testing.T) {
+	c, h := mustCluster(t)
+	mustPut(t, h, "Topic", "Topic", "", "topic/Subscriptions/s", "Subscription", "")
+	_, text := root(t, h, "GET", "TOPIC/subscriptions/S", "")
+	contains(t, text, "<id>https://h:5300/Topic/Subscriptions/s</id>")
+	earlier := &entity.Description{Path: entity.Path{Name: "topic", Subscription: "earlier"}, Subscription: entity.NewSubscription()}
+	x := Definer{"/", c.View(t.Context()), h.Limits}
+	_, describe, err := x.describe(earlier, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Change(t.Context(), "", x.queue("topic/Subscriptions/earlier", earlier.Arguments(entity.Destinations{}), "Topic", true), describe); err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range []entity.Path{{Name: "Topic", Subscription: "s"}, earlier.Path} {
+		mustPut(t, h, "TOPIC/Subscriptions/"+of.Subscription+"/Rules/r", "Rule", "")
+		if done, err := AddRule(t.Context(), c, "/", of, entity.NewRule("asked")); !done || err != nil {
+			t.Error(of, done, err)
+		}
+	}
+	if n := len(c.Catalog.View().BindingsFrom("/", "Topic")); n != 5 { // with the default one of the first
+		t.Errorf("%d rules", n)
 	}
 }
 

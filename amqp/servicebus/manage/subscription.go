@@ -23,10 +23,14 @@ func RulesOf(v View, vhost string, of entity.Path) (list []*entity.Rule) {
 // AddRule gives a subscription a rule, which counts for all messages that come to the topic from then on. added false:
 // it has one of that name.
 func AddRule(ctx context.Context, b Broker, vhost string, of entity.Path, r *entity.Rule) (added bool, err error) {
-	if named(b.View(ctx), vhost, of, r.Name) != nil {
+	v := b.View(ctx)
+	if named(v, vhost, of, r.Name) != nil {
 		return false, nil
 	}
-	bind, err := bindingOf(vhost, of, r)
+	bind, err := bindingOf(v, vhost, of, r)
+	if err == nil {
+		err = fitRules(v, vhost, bind.GetSource(), r)
+	}
 	if err == nil {
 		err = b.Change(ctx, "add rule "+ruleURL(of, r.Name), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: bind}})
 	}
