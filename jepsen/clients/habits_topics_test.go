@@ -34,7 +34,8 @@ func (p *player) publishesToNobody() {
 	p.sendIn(largestFrame-512, batchFormat, batch(message("b"), message("c")))
 	p.want(p.answer(true), "accepted")
 	p.awaitHolds(topic+"/$topic", 0)
-	p.bus.mustPut(p.t, topic+"/Subscriptions/late", "SubscriptionDescription", "")
+	p.bus.mustPut(p.t, strings.ToLower(topic)+"/Subscriptions/late", "SubscriptionDescription", "")
+	p.bus.mustPut(p.t, strings.ToUpper(topic)+"/Subscriptions/late/Rules/more", "RuleDescription", "<Name>more</Name>") // whatever the capitals
 	p.want(p.transfer(ofLinks, sender, nil, message("d")), "accepted")
 	p.from(receiver, topic+"/Subscriptions/late", nil)
 	p.flow(receiver, 0, 5, frames.Fields{"drain": true})
