@@ -13,7 +13,6 @@ import (
 	"github.com/quorate/quorate/amqp/servicebus/sas"
 	"github.com/quorate/quorate/amqp/v10"
 	"github.com/quorate/quorate/amqp/v10/wire"
-	"github.com/quorate/quorate/fsm"
 )
 
 // Directory is what is known of namespaces, which are vhosts. Any goroutine may ask. What reads answers from what the node

@@ -162,19 +162,6 @@ func (c *counts) takeFlow(f *wire.Flow, echo bool) *wire.Error {
 	return nil
 }
 
-// late rejects deliveries before their outcome is known.
-func (c *counts) late(ids []uint32, why *wire.Error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, id := range ids {
-		if !c.closed {
-			c.out.push(c.session.channel, &wire.Disposition{
-				Role: true, First: id, Last: wire.Some(id), Settled: true, State: wire.State{Kind: wire.StateRejected, Rejected: wire.Rejected{Error: why}},
-			})
-		}
-	}
-}
-
 // setAlarm shuts the client's window, or opens it.
 func (c *counts) setAlarm(on bool) {
 	c.mu.Lock()

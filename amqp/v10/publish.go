@@ -242,7 +242,7 @@ func (p *publisher) check() {
 		return ends
 	})
 	if len(late) > 0 {
-		s.counts.late(late, s.conn.side.Explain(context.DeadlineExceeded))
+		p.rejectLate(late)
 	}
 	copy(p.marks[:], p.marks[1:])
 	last, some := p.outcomes.waiting()
@@ -254,6 +254,19 @@ func (p *publisher) check() {
 	p.watched.Store(false)
 	if _, some = p.outcomes.waiting(); some { // which has found that it is watched
 		p.watch()
+	}
+}
+
+// rejectLate rejects deliveries whose outcome is not known.
+func (p *publisher) rejectLate(ids []uint32) {
+	s := p.session
+	state := wire.State{Kind: wire.StateRejected, Rejected: wire.Rejected{Error: s.conn.side.Explain(context.DeadlineExceeded)}}
+	s.counts.mu.Lock()
+	defer s.counts.mu.Unlock()
+	for _, id := range ids {
+		if !s.counts.closed {
+			s.conn.out.push(s.channel, &wire.Disposition{Role: true, First: id, Last: wire.Some(id), Settled: true, State: state})
+		}
 	}
 }
 
