@@ -228,7 +228,7 @@ func TestPlanIsOfOneView(t *testing.T) {
 	n, g := c.mustPlanAlone()
 	before := mustPlan(t, n, g)
 	c.mustRelease(n, c.other(n.config.Name))
-	if !before.Step(deadline(t)) {
+	if before.Step(deadline(t)) != placement.Done {
 		t.Error("a plan with nothing to do has done something")
 	}
 	c.mustLeave(n, g, 1)
@@ -246,7 +246,7 @@ func TestOnlyALeaderSaysWhoHasLeft(t *testing.T) {
 	}
 	before := mustPlan(t, n, g)
 	c.mustTransfer("q", c.other(n.config.Name, gone))
-	if before.Step(deadline(t)) {
+	if before.Step(deadline(t)) == placement.Done {
 		t.Error("the change is taken for done")
 	}
 	c.mustLeave(n, g, 1)
@@ -262,7 +262,7 @@ func TestMajorityStays(t *testing.T) {
 	c.mustRelease(n, gone)
 	c.crash(down)
 	until(t, down+" is down", func() bool { return !n.mesh.Alive(down) })
-	if !mustPlan(t, n, g).Step(deadline(t)) {
+	if mustPlan(t, n, g).Step(deadline(t)) != placement.Done {
 		t.Error("a member is removed although another one is down")
 	}
 	if all := g.Configuration(); len(all) != len(names) {

@@ -17,7 +17,7 @@ import (
 
 const (
 	reconcileAtOnce  = 8                     // groups whose members are being changed
-	reconcilePoll    = 50 * time.Millisecond // between two steps for such a group
+	reconcilePoll    = 50 * time.Millisecond // after a step that failed, or while a member catches up
 	reconcileTimeout = 20 * time.Second      // after which a group without progress gives way to others
 	reconcileEvery   = 5 * time.Second       // between two checks of groups that have a reason
 	reconcileSome    = 250                   // groups that are checked each time without one: of 70,000, all in 24 minutes
@@ -159,9 +159,16 @@ func (r *Reconciler) reconcile(id fsm.GroupID) {
 		if g == nil || g.Leading() == 0 {
 			return
 		}
-		if p, ok := r.Plan(g); !ok || p.Step(r.loops.Life()) {
+		next := Done
+		if p, ok := r.Plan(g); ok {
+			next = p.Step(r.loops.Life())
+		}
+		if next == Done {
 			r.note(g)
 			return
+		}
+		if next == Again && r.loops.Life().Err() == nil {
+			continue
 		}
 		select {
 		case <-r.loops.Life().Done():
@@ -172,6 +179,24 @@ func (r *Reconciler) reconcile(id fsm.GroupID) {
 		case <-poll.C:
 		}
 	}
+}
+
+// Next is what a group needs after a step.
+type Next int
+
+// The things that a group may need.
+const (
+	Done  Next = iota // nothing that can be done
+	Again             // the next step: this one was taken
+	Later             // the same step again: it failed, or waits for a member
+)
+
+// after says what comes after a step that ended with an error.
+func after(err error) Next {
+	if err != nil {
+		return Later
+	}
+	return Again
 }
 
 const (
@@ -227,42 +252,42 @@ func (p *Plan) converged() bool {
 	return len(p.surplus)+len(p.missing)+len(p.learners)+len(p.leaving) == 0 && p.grown() == nil
 }
 
-// Step takes the next step of the plan, and reports whether there is none that can be taken. After
-// a step the plan must not be used again.
-func (p *Plan) Step(ctx context.Context) (done bool) {
-	if dead := p.first(p.surplus, false); dead != "" && p.remove(ctx, dead) {
-		return false
+// Step takes the next step of the plan, if one can be taken. After a step the plan must not be used again.
+func (p *Plan) Step(ctx context.Context) Next {
+	if dead := p.first(p.surplus, false); dead != "" {
+		if next := p.remove(ctx, dead); next != Done {
+			return next
+		}
 	}
 	if name := p.first(p.missing, true); name != "" {
-		p.report("member added", name, p.group.Add(name))
-		return false
+		return p.report("member added", name, p.group.Add(name))
 	}
-	if len(p.learners) > 0 && p.promote(ctx) {
-		return false
-	}
-	if len(p.learners) > 0 && p.first(p.learners, true) != "" {
-		return false // it will catch up
+	if len(p.learners) > 0 {
+		if next := p.promote(ctx); next != Done {
+			return next
+		}
+		if p.first(p.learners, true) != "" {
+			return Later // it will catch up
+		}
 	}
 	if len(p.surplus) > 0 {
-		return !p.remove(ctx, p.surplus[0])
+		return p.remove(ctx, p.surplus[0])
 	}
 	if len(p.leaving) > 0 {
 		if p.group.Barrier(stepTimeout) != nil {
-			return false // the configuration may yet be undone
+			return Later // the configuration may yet be undone
 		}
-		p.propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_MembersLeft{MembersLeft: &logpb.MembersLeft{
+		return p.propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_MembersLeft{MembersLeft: &logpb.MembersLeft{
 			Queue: uint64(p.queue.ID), Nodes: numbers(p.leaving),
 		}}})
-		return false
 	}
 	if next := p.grown(); next != nil {
 		p.node.Logger.Info("adding members to queue", "queue", p.queue.Name, "vhost", p.queue.VHost, "nodes", next)
-		p.propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetMembers{SetMembers: &logpb.SetMembers{
+		return p.propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetMembers{SetMembers: &logpb.SetMembers{
 			Queue: uint64(p.queue.ID), Members: next, Was: numbers(p.view.Members(p.queue)),
 		}}})
-		return false
 	}
-	return true
+	return Done
 }
 
 // first returns the first node that is up, or the first that is down; empty: there is none.
@@ -277,7 +302,7 @@ func (p *Plan) first(names []string, up bool) string {
 
 // remove removes a member from the group, if the remaining members can commit that. A leader that
 // has to go hands its leadership over; the next leader removes it.
-func (p *Plan) remove(ctx context.Context, name string) bool {
+func (p *Plan) remove(ctx context.Context, name string) Next {
 	var stay []string
 	for _, v := range p.voters {
 		if v != name {
@@ -285,24 +310,23 @@ func (p *Plan) remove(ctx context.Context, name string) bool {
 		}
 	}
 	if len(stay) == 0 || !p.node.Mesh.HasMajority(stay) {
-		return false
+		return Done
 	}
 	if name != p.node.Node {
-		p.report("member removed", name, p.group.Remove(name))
-		return true
+		return p.report("member removed", name, p.group.Remove(name))
 	}
 	for _, next := range stay {
 		if slices.Contains(p.wanted, next) && p.caughtUp(ctx, next) {
 			p.report("leadership handed over", next, p.group.Transfer(next))
-			return true
+			return Later
 		}
 	}
-	return false
+	return Done
 }
 
 // promote gives a vote to a member that has caught up. It does not stop at an even number of voters
 // if the next learner is about to be ready, too.
-func (p *Plan) promote(ctx context.Context) bool {
+func (p *Plan) promote(ctx context.Context) Next {
 	var ready []string
 	for _, name := range p.learners {
 		if p.node.online(name) && p.caughtUp(ctx, name) {
@@ -310,11 +334,9 @@ func (p *Plan) promote(ctx context.Context) bool {
 		}
 	}
 	if len(ready) == 0 || len(ready) == 1 && len(p.voters)%2 == 1 && len(p.learners) > 1 {
-		return false
+		return Done
 	}
-	err := p.group.Promote(ready[0])
-	p.report("member is now a voter", ready[0], err)
-	return err == nil
+	return p.report("member is now a voter", ready[0], p.group.Promote(ready[0]))
 }
 
 // caughtUp reports whether a member's log reaches about as far as the leader's.
@@ -358,7 +380,7 @@ func (p *Plan) grown() []uint32 {
 }
 
 // propose changes the record. If that fails, the leader at that time tries again.
-func (p *Plan) propose(ctx context.Context, c *logpb.CatalogCommand) {
+func (p *Plan) propose(ctx context.Context, c *logpb.CatalogCommand) Next {
 	limited, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	results, err := p.node.Catalog.Note(limited, c)
@@ -368,13 +390,15 @@ func (p *Plan) propose(ctx context.Context, c *logpb.CatalogCommand) {
 	if err != nil && ctx.Err() == nil {
 		p.node.Logger.Warn("record of members not changed", "queue", p.queue.Name, "vhost", p.queue.VHost, "error", err)
 	}
+	return after(err)
 }
 
-func (p *Plan) report(what, node string, err error) {
+func (p *Plan) report(what, node string, err error) Next {
 	log := p.node.Logger.With("queue", p.queue.Name, "vhost", p.queue.VHost, "member", node)
 	if err != nil {
 		log.Debug(what+": failed", "error", err)
-		return
+	} else {
+		log.Info(what)
 	}
-	log.Info(what)
+	return after(err)
 }
