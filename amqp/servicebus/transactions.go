@@ -252,7 +252,8 @@ func (t *transactions) takes(tx *transaction, about entity.Path, steps int, byte
 }
 
 // send makes messages that have arrived a part of a transaction. err is why they cannot be sent at all; nil: they can. Messages on
-// the session of the transaction itself may be for any entity: the one that it is about hands them on.
+// the session of the transaction itself may be for any entity: the one that it is about hands them on, also if it is about that only
+// later.
 func (t *transactions) send(s *sender, d *v10.Delivery, err *wire.Error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -264,11 +265,11 @@ func (t *transactions) send(s *sender, d *v10.Delivery, err *wire.Error) {
 		t.failLocked(tx, err)
 	default:
 		about := s.entity.Path
-		if s.viaQueue != "" {
-			about = s.via
-		}
-		if tx.entity != "" && tx.link.Channel() == d.Link.Channel() {
+		switch own := tx.link.Channel() == d.Link.Channel(); {
+		case own && (tx.entity != "" || s.viaQueue == ""):
 			about = entity.Path{}
+		case s.viaQueue != "":
+			about = s.via
 		}
 		err = t.takes(tx, about, len(s.all), int64(sizeOf(s.all)))
 	}

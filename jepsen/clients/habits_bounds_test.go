@@ -9,8 +9,12 @@ import (
 	"github.com/quorate/quorate/jepsen/internal/frames"
 )
 
-// boundHabits are about what is deleted at once, what is too large, and rights to two entities.
+// boundHabits are about what is deleted at once, what is too large, rights to two entities, and transactions of an SDK's own making.
 var boundHabits = []habit{
+	{"TX-6 first", "", (*player).sendsByFirst},
+	{"TX-9 requests", "", (*player).asksInTransaction},
+	{"HT-6 forward", rules("own", "Manage"), (*player).forwardsWithTokens},
+	{"HT-9 bodies", "", (*player).writesLongBodies},
 	{"MG-1 deletes", "", (*player).deletesBatches},
 	{"MG-1 sessions", session, (*player).deletesOfSession},
 	{"LI-1 frames", "", (*player).sendsWithoutEnd},
@@ -178,4 +182,122 @@ func (p *player) sendsViaWithRights() {
 	p.awaitHolds(to, 1)
 	p.bus.mustChange(p.t, to, "QueueDescription", rules("listens", "Listen")) // the right to it ends, and with it the link
 	p.detached("amqp:unauthorized-access", "/"+to+"'")
+}
+
+// begin begins a transaction on a link to a coordinator, which is attached to a channel.
+func (p *player) begin(channel uint16, handle int) (txn []byte) {
+	p.t.Helper()
+	p.attach(channel, handle, false, frames.Fields{"source": source(own, nil), "target": frames.Composite{Name: "coordinator"}})
+	state := p.transfer(channel, handle, nil, control("declare", nil))
+	txn, _ = state.Fields["txn-id"].([]byte)
+	if state.Name != "declared" || len(txn) == 0 {
+		p.t.Fatalf("declared is %v", state)
+	}
+	return txn
+}
+
+// sendsByFirst: .NET has transactions over entities by a controller in its first session: what it sends there to another entity than
+// that of its first receiver goes by way of that one.
+func (p *player) sendsByFirst() {
+	const controller, other = 9, 8
+	for i, fail := range []bool{true, false} {
+		to := p.queue + fmt.Sprint("-To-", i)
+		p.bus.mustCreate(p.t, to, "")
+		p.send(message("given"))
+		p.open(frames.Fields{"mechanism": "MSSBCBS"}, frames.Fields{"hostname": p.host})
+		p.putToken(ofNet, ofTokens)
+		txn := p.begin(ofLinks, controller)
+		p.from(receiver, p.queue, nil)
+		p.flow(receiver, 0, 1, nil)
+		g := p.take(1)[0]
+		p.to(other, to)
+		p.want(p.transfer(ofLinks, other, txn, message("onward")), "transactional-state accepted")
+		p.want(p.complete(g.id, txn), "transactional-state accepted")
+		if n := p.bus.holds(p.t, to); n != 0 {
+			p.t.Errorf("%d messages arrive before the discharge", n)
+		}
+		p.want(p.transfer(ofLinks, controller, nil, control("discharge", frames.Fields{"txn-id": txn, "fail": fail})), "accepted")
+		if fail {
+			p.want(p.complete(g.id, nil), "accepted") // it is still locked
+			if n := p.bus.holds(p.t, to); n != 0 {
+				p.t.Errorf("%d messages arrive that were taken back", n)
+			}
+		} else {
+			p.awaitHolds(to, 1)
+		}
+		p.awaitHolds(p.queue, 0)
+		p.open(frames.Fields{"mechanism": "MSSBCBS"}, frames.Fields{"hostname": p.host})
+		p.putToken(ofNet, ofTokens)
+	}
+}
+
+// asksInTransaction: a disposition by request takes effect with its transaction, whose id the request's transfer has.
+func (p *player) asksInTransaction() {
+	const controller = 9
+	r := p.pair(ofPython, ofRequests, p.queue+"/$management")
+	for _, fail := range []bool{true, false} {
+		g := p.lock("given")[0]
+		txn := p.begin(ofOthers, controller)
+		tokens := frames.List{g.delivery.Get("x-opt-lock-token")}
+		r.within = txn
+		r.ask("update-disposition", 200, "disposition-status", "completed", "lock-tokens", tokens)
+		if a := r.ask("schedule-message", 400, "messages", frames.List{frames.Map{"message-id", "m", "message", message("m")}}); a.condition != "com.microsoft:argument-error" {
+			p.t.Errorf("scheduled in a transaction: %v", a)
+		}
+		r.within = nil
+		r.ask("renew-lock", 200, "lock-tokens", tokens) // it is still locked
+		p.want(p.transfer(ofOthers, controller, nil, control("discharge", frames.Fields{"txn-id": txn, "fail": fail})), "accepted")
+		status := 410
+		if fail {
+			status = 200
+		}
+		r.ask("update-disposition", status, "disposition-status", "completed", "lock-tokens", tokens)
+		p.awaitHolds(p.queue, 0)
+		p.detach(ofOthers, controller)
+		p.detach(ofLinks, receiver)
+	}
+}
+
+// forwardsWithTokens: who may manage one entity has it forward to another one with a token for that, too.
+func (p *player) forwardsWithTokens() {
+	to := p.queue + "-To"
+	p.bus.mustPut(p.t, to, "QueueDescription", rules("other", "Manage"))
+	sign := func(rule, name string) string {
+		return tokenOf(rule, keyOf(rule), "http://"+p.at.Manage+"/"+name, time.Now().Add(time.Hour))
+	}
+	const forward, dead = "ServiceBusSupplementaryAuthorization", "ServiceBusDlqSupplementaryAuthorization"
+	for _, c := range []struct {
+		element string
+		headers []string
+		status  int
+	}{
+		{"ForwardTo", nil, 401}, {"ForwardTo", []string{forward, sign("own", p.queue)}, 401}, {"ForwardTo", []string{dead, sign("other", to)}, 401},
+		{"ForwardTo", []string{forward, sign("other", to)}, 200},
+		{"ForwardDeadLetteredMessagesTo", []string{forward, sign("other", to)}, 401}, {"ForwardDeadLetteredMessagesTo", []string{dead, sign("other", to)}, 200},
+	} {
+		body := entry("QueueDescription", "<"+c.element+">"+to+"</"+c.element+">"+rules("own", "Manage"))
+		headers := append([]string{"Authorization", sign("own", p.queue), "If-Match", "*"}, c.headers...)
+		if status, text := p.call("PUT", p.queue, body, headers...); status != c.status {
+			p.t.Errorf("%s with %v: %d %s", c.element, c.headers, status, text)
+		}
+	}
+}
+
+// writesLongBodies: what is too long, too deep, or has entities is refused, and nothing is made.
+func (p *player) writesLongBodies() {
+	queue := p.queue + "-Made"
+	for name, body := range map[string]string{
+		"long":    entry("QueueDescription", strings.Repeat(" ", 1<<20)),
+		"deep":    entry("QueueDescription", strings.Repeat("<a>", 40)+strings.Repeat("</a>", 40)),
+		"typed":   `<!DOCTYPE entry [<!ENTITY e "PT17S">]>` + entry("QueueDescription", "<LockDuration>&e;</LockDuration>"),
+		"no XML":  "{}",
+		"cut off": entry("QueueDescription", "")[:100],
+	} {
+		if status, text := p.call("PUT", queue, body); status != 400 || !strings.Contains(text, "TrackingId:") {
+			p.t.Errorf("%s: %d %s", name, status, text)
+		}
+		if status, text := p.call("GET", queue, ""); status != 404 {
+			p.t.Errorf("%s has made something: %d %s", name, status, text)
+		}
+	}
 }

@@ -329,7 +329,8 @@ type pair struct {
 	handle    int // of the requests; the next one is that of the answers
 	node      string
 	requested int
-	chunk     int // the most of a request that is in a frame; 0: all of it
+	chunk     int    // the most of a request that is in a frame; 0: all of it
+	within    []byte // the transaction of which requests are a part; nil: of none
 }
 
 // pair attaches both links.
@@ -385,6 +386,9 @@ func (r *pair) request(replyTo string, application frames.Map, body any) {
 	payload = frames.Append(payload, frames.Described{Descriptor: uint64(0x74), Value: application})
 	payload = frames.Append(payload, frames.Described{Descriptor: uint64(0x77), Value: body})
 	f := frames.Fields{"handle": r.handle, "delivery-id": r.next, "delivery-tag": []byte(r.tag), "settled": r.settled}
+	if r.within != nil {
+		f["state"] = frames.Composite{Name: "transactional-state", Fields: frames.Fields{"txn-id": r.within}}
+	}
 	for r.next++; r.chunk > 0 && len(payload) > r.chunk; payload = payload[r.chunk:] {
 		f["more"] = true
 		r.must(r.Send(r.channel, "transfer", f, payload[:r.chunk]...))
