@@ -56,6 +56,16 @@ func (p *player) receive(n int) []got {
 	return p.take(n)
 }
 
+// waiting receives messages that another connection sends while the link waits for them, so that each is locked at once.
+func (p *player) waiting(all ...[]byte) (other *player, received []got) {
+	p.t.Helper()
+	p.from(receiver, "/"+p.queue, nil)
+	p.flow(receiver, 0, len(all), nil)
+	other = p.bus.mustPlay(p.t, p.queue)
+	other.send(all...)
+	return other, p.take(len(all))
+}
+
 // wantLife wants what a message says of its time to live, in ms.
 func (p *player) wantLife(g got, ttl any, expires any) {
 	p.t.Helper()
@@ -179,7 +189,7 @@ func (p *player) peeked(r *pair) []string {
 
 // seesNoneExpired: what has expired is not shown, and what was deferred and has expired is not there.
 func (p *player) seesNoneExpired() {
-	const short = uint32(1500)
+	const short = uint32(8000) // in which they are deferred
 	r := p.requests()
 	p.send(lasting("expires deferred", short), lasting("lives deferred", nil))
 	all := p.receive(2)
@@ -221,10 +231,8 @@ func (p *player) dead(handle, count, n int) []got {
 func (p *player) outlastsTTL() {
 	const deadLink = 5
 	const ttl = uint32(1500)
-	p.send(lasting("completed", ttl), lasting("abandoned", ttl), lasting("released", ttl))
-	all := p.receive(3)
-	other := p.bus.mustPlay(p.t, p.queue)
-	other.send(lasting("witness", ttl)) // it is over after the others
+	other, all := p.waiting(lasting("completed", ttl), lasting("abandoned", ttl), lasting("released", ttl))
+	p.want(other.transfer(ofLinks, sender, nil, lasting("witness", ttl)), "accepted") // it is over after the others
 	p.from(deadLink, "/"+p.queue+"/$DeadLetterQueue", nil)
 	if g := p.dead(deadLink, 0, 1)[0]; g.data != "witness" {
 		p.t.Errorf("%q is dead", g.data)
@@ -247,8 +255,8 @@ func (p *player) outlastsTTL() {
 
 // diesAfterLock: a message whose time to live is over when its lock ends is a dead letter then, and not before.
 func (p *player) diesAfterLock() {
-	p.send(lasting("a", uint32(500)))
-	until := p.receive(1)[0].time("locked-until")
+	_, all := p.waiting(lasting("a", uint32(500)))
+	until := all[0].time("locked-until")
 	p.from(anotherReceiver, "/"+p.queue+"/$DeadLetterQueue", nil)
 	if g := p.dead(anotherReceiver, 0, 1)[0]; g.data != "a" || until == 0 || g.time("enqueued-time") < until {
 		p.t.Errorf("%q was locked until %d, and died at %d", g.data, until, g.time("enqueued-time"))
@@ -258,14 +266,24 @@ func (p *player) diesAfterLock() {
 // livesLater: the time to live of a scheduled message begins when it is due.
 func (p *player) livesLater() {
 	const ttl = uint32(60_000)
-	at := in(1500 * time.Millisecond)
-	p.send(later("annotated", at, ttl))
-	p.requests().ask("schedule-message", 200, "messages", frames.List{frames.Map{"message-id", "requested", "message", later("requested", at, ttl)}})
-	for _, g := range p.receive(2) {
-		if g.time("enqueued-time") != at || g.time("scheduled-enqueue-time") != at || g.annotations.Get("x-opt-message-state") != nil {
-			p.t.Errorf("%s was due at %d: %v", g.data, at, g.annotations)
+	r := p.requests()
+	for wait, early := 1500*time.Millisecond, false; !early; wait *= 2 { // until both are there before they are due
+		at := in(wait)
+		p.send(later("annotated", at, ttl))
+		r.ask("schedule-message", 200, "messages", frames.List{frames.Map{"message-id", "requested", "message", later("requested", at, ttl)}})
+		early = in(0) < at
+		for _, g := range p.receive(2) {
+			if early && (g.time("enqueued-time") != at || g.time("scheduled-enqueue-time") != at || g.annotations.Get("x-opt-message-state") != nil) {
+				p.t.Errorf("%s was due at %d: %v", g.data, at, g.annotations)
+			}
+			if early {
+				p.wantLife(g, ttl, at+frames.Timestamp(ttl))
+			}
+			p.dispose(g.id, g.id, false, frames.Composite{Name: "accepted"})
+			p.want(p.answer(false), "accepted")
 		}
-		p.wantLife(g, ttl, at+frames.Timestamp(ttl))
+		p.detach(ofLinks, sender)
+		p.detach(ofLinks, receiver)
 	}
 }
 

@@ -225,7 +225,7 @@ func (p *player) renewsToken() {
 		r.shortToken("sb://"+q.host+"/"+q.queue, end)
 		return q, r
 	}
-	ends := time.Now().Add(4 * time.Second).Truncate(time.Second)
+	ends := time.Now().Add(10 * time.Second).Truncate(time.Second)
 	same, sameTokens := open(ends.Add(-time.Second))
 	wider, widerTokens := open(ends.Add(-time.Second))
 	loser, _ := open(ends)
