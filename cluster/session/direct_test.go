@@ -83,14 +83,27 @@ func (d *directQueue) apply(c *logpb.Command, payload []byte) (fsm.Result, map[f
 	return r, all
 }
 
+// loseNext has so many answers get lost.
+func (d *directQueue) loseNext(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lose = n
+}
+
+func (d *directQueue) losesNext() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lose--
+	return d.lose >= 0
+}
+
 // serve performs a batch, and answers it.
 func (d *directQueue) serve(b group.Batch) {
 	payload := slices.Concat(b.Payloads...)
 	for _, c := range grouptest.Commands(d.t, b) {
 		r, handed := d.apply(c, payload)
 		payload = payload[c.GetEnqueue().GetSize()+c.GetUnit().GetSize():]
-		if d.lose > 0 {
-			d.lose--
+		if d.losesNext() {
 			var again map[fsm.SessionID][]fsm.Message
 			if r, again = d.apply(c, nil); len(again) > 0 {
 				handed = again // what the first one has handed out is lost as well
@@ -148,7 +161,7 @@ func TestPerform(t *testing.T) {
 			ctx := context.Background()
 			d, c, s := mustDirect(t, &logpb.QueueConfig{DeliveryLimit: -1, Lock: 60_000})
 			if lost {
-				d.lose = 1
+				d.loseNext(1)
 			}
 			first, err := s.Perform(ctx, "q", &fsm.Unit{Sends: sends("a", "b", "c")})
 			if err != nil || first != 1 {
@@ -165,7 +178,7 @@ func TestPerform(t *testing.T) {
 			}
 			edit := fsm.Settlement{Outcome: fsm.RequeueFailed, Edit: []byte("edit")}
 			if lost {
-				d.lose = 1
+				d.loseNext(1)
 			}
 			first, err = other.Perform(ctx, "q", &fsm.Unit{Sends: sends("d"), Endings: []fsm.Ending{
 				{Handles: []fsm.Handle{handleOf(&held[1])}, Settlement: edit}, {Handles: []fsm.Handle{handleOf(&held[2]), handleOf(&held[0])}, Settlement: fsm.Settlement{Outcome: fsm.Ack}},
@@ -228,8 +241,13 @@ func TestPost(t *testing.T) {
 			d, c, s := mustDirect(t, &logpb.QueueConfig{MaxLengthPlusOne: 6, Overflow: logpb.QueueConfig_REJECT_PUBLISH, DeliveryLimit: -1, Lock: 60_000})
 			to := streamTo(s, d.q)
 			publish(s, to, 1, "a")
+			grouptest.Eventually(t, func() bool {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				return len(c.settled) == 1
+			})
 			if lost {
-				d.lose = 4
+				d.loseNext(4)
 			}
 			must(t, s.Post(ctx, "q", &fsm.Unit{Sends: sends("b", "c")}, 2))
 			publish(s, to, 3, "d")
@@ -326,7 +344,7 @@ func TestTakeDeferred(t *testing.T) {
 			case "delivery":
 				d.drop = 1
 			case "answer":
-				d.lose = 1
+				d.loseNext(1)
 			}
 			got, err := other.TakeDeferred(ctx, "q", fsm.Deferred{Tokens: []string{"1", "0"}, Lock: 5000})
 			must(t, err)
