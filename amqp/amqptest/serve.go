@@ -2,6 +2,7 @@ package amqptest
 
 import (
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"testing"
@@ -46,4 +47,26 @@ func Serve(t testing.TB, cfg amqp.Config, b *Broker) (s *amqp.Server, addr strin
 		}
 	})
 	return s, l.Addr().String()
+}
+
+// ServeTLS has a server serve on loopback over TLS, too, until the test ends. Clients may have certificates of the authority, which
+// it returns with the address.
+func ServeTLS(t testing.TB, s *amqp.Server) (addr string, a *Authority) {
+	t.Helper()
+	a = NewAuthority(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() {
+		served <- s.Serve(tls.NewListener(l, &tls.Config{
+			Certificates: []tls.Certificate{a.Issue("127.0.0.1")}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: a.Roots(),
+		}))
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-served
+	})
+	return l.Addr().String(), a
 }

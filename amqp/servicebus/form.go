@@ -6,6 +6,7 @@ import (
 	"github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/servicebus/edit"
 	"github.com/quorate/quorate/amqp/servicebus/entity"
+	"github.com/quorate/quorate/amqp/servicebus/topics"
 	"github.com/quorate/quorate/amqp/v10"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
@@ -171,7 +172,7 @@ func (f *form) startAnnotations(dst []byte, m *fsm.Message, own wire.MapBytes, s
 
 // rewrites reports whether properties of a message differ from what is stored.
 func (f *form) rewrites(m *fsm.Message) bool {
-	return f.expiresAt(m) != 0 || len(m.Edit) > 0 || systemReason(m) != "" || !m.Payload.IsBare() && len(headerGroup(m.Payload)) > 0
+	return f.expiresAt(m) != 0 || len(m.Edit) > 0 || systemReason(m) != "" || !m.Payload.IsBare() && len(topics.HeaderGroup(m.Payload)) > 0
 }
 
 // expiresAt is when a message expires, as programs are told; 0: never.
@@ -185,25 +186,14 @@ func (f *form) expiresAt(m *fsm.Message) int64 {
 	return 0
 }
 
-// headerGroup is the group that a header of a message of 0-9-1 names; empty: none does.
-func headerGroup(p fsm.Payload) []byte {
-	return message.Properties{}.Property(p, entity.GroupAnnotation)
-}
-
 // appendRewritten appends the properties and application properties of a message as they are now; of one of another protocol all
 // that follows, too.
 func (f *form) appendRewritten(dst []byte, m *fsm.Message, from *message.From091) []byte {
 	var sections wire.Message
 	if m.Payload.IsBare() {
 		sections = message.Sections(m.Payload)
-	} else {
-		whole := append(from.AppendBare(nil), m.Payload.Body()...)
-		if group := headerGroup(m.Payload); len(group) > 0 {
-			whole = edit.Grouped(whole, entity.SessionOf(string(group)))
-		}
-		if sections.ParseRequest(whole) != nil {
-			return from.AppendBare(dst)
-		}
+	} else if sections.ParseRequest(topics.Converted(from, m.Payload)) != nil {
+		return from.AppendBare(dst)
 	}
 	var p wire.Properties
 	if at := f.expiresAt(m); at != 0 && sections.ReadProperties(&p) == nil {

@@ -2,7 +2,6 @@ package servicebus
 
 import (
 	"crypto/tls"
-	"net"
 	"testing"
 
 	client "github.com/Azure/go-amqp"
@@ -13,21 +12,9 @@ import (
 // Over TLS a client that has a certificate may log in by it, and has no more rights than others without a token (TR-1, TR-3).
 func TestExternalLogin(t *testing.T) {
 	s := mustServe(t)
-	authority := amqptest.NewAuthority(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	served := make(chan error, 1)
-	go func() {
-		served <- s.Serve(tls.NewListener(l, &tls.Config{
-			Certificates: []tls.Certificate{authority.Issue("127.0.0.1")}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authority.Roots(),
-		}))
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		<-served
-	})
+	addr, authority := amqptest.ServeTLS(t, s.Server)
 	dial := func(certificates ...tls.Certificate) (*client.Conn, error) {
-		return client.Dial(t.Context(), "amqps://"+l.Addr().String(), &client.ConnOptions{
+		return client.Dial(t.Context(), "amqps://"+addr, &client.ConnOptions{
 			HostName: "Host", SASLType: client.SASLTypeExternal(""), TLSConfig: &tls.Config{RootCAs: authority.Roots(), ServerName: "127.0.0.1", Certificates: certificates},
 		})
 	}

@@ -3,7 +3,6 @@ package v10_test
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"net"
 	"reflect"
 	"testing"
 
@@ -17,25 +16,13 @@ func TestExternalLogin(t *testing.T) {
 	s := mustServe(t, func(c *amqp.Config) {
 		c.CertificateUser = func(c *x509.Certificate) string { return c.Subject.CommonName }
 	})
-	authority := amqptest.NewAuthority(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	served := make(chan error, 1)
-	go func() {
-		served <- s.Serve(tls.NewListener(l, &tls.Config{
-			Certificates: []tls.Certificate{authority.Issue("127.0.0.1")}, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authority.Roots(),
-		}))
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		<-served
-	})
+	addr, authority := amqptest.ServeTLS(t, s.Server)
 	for user, code := range map[string]byte{"guest": 0, "nobody": 1, "": 1} {
 		with, mechanisms := &tls.Config{RootCAs: authority.Roots()}, []string{"PLAIN"}
 		if user != "" {
 			with.Certificates, mechanisms = []tls.Certificate{authority.Issue(user)}, []string{"PLAIN", "EXTERNAL"}
 		}
-		conn, err := tls.Dial("tcp", l.Addr().String(), with)
+		conn, err := tls.Dial("tcp", addr, with)
 		must(t, err)
 		r := newRaw(t, conn)
 		r.header(3, 3)

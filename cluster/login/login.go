@@ -122,6 +122,12 @@ func (g *Gate) Counts() (t Tally) {
 // can replace an imported one. An error means that the password was not checked.
 func (g *Gate) Check(ctx context.Context, a *Attempt) (good bool, renewed []byte, err error) {
 	good, renewed, err = g.check(ctx, a)
+	g.count(a.Protocol, good, err)
+	return good, renewed, err
+}
+
+// count counts a login by its outcome.
+func (g *Gate) count(p Protocol, good bool, err error) {
 	outcome := 1
 	switch {
 	case good:
@@ -131,8 +137,7 @@ func (g *Gate) Check(ctx context.Context, a *Attempt) (good bool, renewed []byte
 	case err != nil:
 		outcome = 3
 	}
-	g.counts[a.Protocol][outcome].Add(1)
-	return good, renewed, err
+	g.counts[p][outcome].Add(1)
 }
 
 // check asks backoff before it looks for a remembered password: otherwise a fast
@@ -174,25 +179,25 @@ func (g *Gate) check(ctx context.Context, a *Attempt) (good bool, renewed []byte
 
 // Compare is Check for a key that is no password: same compares it, in no time worth mentioning. The names of keys are none of users.
 func (g *Gate) Compare(ctx context.Context, p Protocol, name string, remote netip.Addr, same func() bool) (good bool, err error) {
-	from, name := sourceOf(remote), keyName+name[:min(len(name), maxName)]
+	good, err = g.compare(ctx, sourceOf(remote), keyName+name[:min(len(name), maxName)], same)
+	g.count(p, good, err)
+	return good, err
+}
+
+func (g *Gate) compare(ctx context.Context, from netip.Prefix, name string, same func() bool) (good bool, err error) {
 	refuse, wait := g.backoff.holds(from, name)
-	if err = ErrHeldBack; !refuse {
-		err = pause(ctx, wait)
+	if refuse {
+		return false, ErrHeldBack
 	}
-	outcome := 1
-	switch {
-	case err != nil && refuse:
-		outcome = 2
-	case err != nil:
-		outcome = 3
-	case same():
-		good, outcome = true, 0
+	if err := pause(ctx, wait); err != nil {
+		return false, err
+	}
+	if good = same(); good {
 		g.backoff.succeeded(from, name)
-	default:
+	} else {
 		g.backoff.failed(from, name)
 	}
-	g.counts[p][outcome].Add(1)
-	return good, err
+	return good, nil
 }
 
 // keyName begins the names of keys where users have theirs.

@@ -402,7 +402,10 @@ func (s *Session) DeleteBefore(ctx context.Context, name string, limit int, befo
 	if err != nil {
 		return 0, err
 	}
-	for n < uint64(max(limit, 0)) && before > 0 {
+	if before <= 0 {
+		return 0, nil
+	}
+	for n < uint64(max(limit, 0)) {
 		r := &peerpb.SelectRequest{
 			Limit: uint32(min(uint64(limit)-n, queues.MaxSelected)), Before: int64(before), OlderThan: uint64(max(s.conn.in.node.Now()-int64(before), 0)) + 1, OfGroup: group,
 		}

@@ -43,11 +43,8 @@ func (a *Authenticator) Login(ctx context.Context, user, password string, remote
 		Barred: a.barred(user, remote),
 	}
 	good, renewed, err := a.gate.Check(ctx, try)
-	switch {
-	case errors.Is(err, login.ErrBusy):
-		return errBusyLogin
-	case err != nil:
-		return a.refuseLogin(ctx, user, remote, err.Error())
+	if err != nil {
+		return a.unchecked(ctx, user, remote, err)
 	}
 	if renewed != nil {
 		a.replaceHash(try, renewed)
@@ -69,14 +66,20 @@ func protocolOf(ctx context.Context) login.Protocol {
 func (a *Authenticator) LoginByKey(ctx context.Context, name string, remote netip.Addr, same func() bool) error {
 	good, err := a.gate.Compare(ctx, protocolOf(ctx), name, remote, same)
 	switch {
-	case errors.Is(err, login.ErrBusy):
-		return errBusyLogin
 	case err != nil:
-		return a.refuseLogin(ctx, name, remote, err.Error())
+		return a.unchecked(ctx, name, remote, err)
 	case !good:
 		return a.refuseLogin(ctx, name, remote, "wrong key, or none of that name")
 	}
 	return nil
+}
+
+// unchecked is the answer to a login that the gate has not checked.
+func (a *Authenticator) unchecked(ctx context.Context, user string, remote netip.Addr, err error) error {
+	if errors.Is(err, login.ErrBusy) {
+		return errBusyLogin
+	}
+	return a.refuseLogin(ctx, user, remote, err.Error())
 }
 
 // replaceHash replaces the imported hash of a user who has logged in by one of this program. If

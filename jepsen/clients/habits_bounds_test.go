@@ -188,12 +188,7 @@ func (p *player) sendsViaWithRights() {
 func (p *player) begin(channel uint16, handle int) (txn []byte) {
 	p.t.Helper()
 	p.attach(channel, handle, false, frames.Fields{"source": source(own, nil), "target": frames.Composite{Name: "coordinator"}})
-	state := p.transfer(channel, handle, nil, control("declare", nil))
-	txn, _ = state.Fields["txn-id"].([]byte)
-	if state.Name != "declared" || len(txn) == 0 {
-		p.t.Fatalf("declared is %v", state)
-	}
-	return txn
+	return p.declareBy(channel, handle)
 }
 
 // sendsByFirst: .NET has transactions over entities by a controller in its first session: what it sends there to another entity than

@@ -1,9 +1,11 @@
 package clients
 
 import (
+	"context"
 	"slices"
 	"time"
 
+	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/await"
 	"github.com/quorate/quorate/jepsen/internal/frames"
 )
@@ -68,22 +70,25 @@ func (p *player) until(what string, done func() bool) {
 	p.must(await.Until(p.bus.ctx, 50*time.Millisecond, what, func() (bool, error) { return done(), nil }))
 }
 
+// becomesSuch waits until a queue is as is says.
+func (p *player) becomesSuch(ctx context.Context, queue, what string, is func(cluster.Queue) bool) {
+	p.t.Helper()
+	p.must(await.Until(ctx, 50*time.Millisecond, what+" of "+queue, func() (bool, error) {
+		q, err := p.bus.Nodes[2].Queue(ctx, queue)
+		return err == nil && is(q), err
+	}))
+}
+
 // ready waits until so many messages of the queue are ready.
 func (p *player) ready(n int) {
 	p.t.Helper()
-	p.must(await.Until(p.bus.ctx, 50*time.Millisecond, "messages of "+p.queue, func() (bool, error) {
-		q, err := p.bus.Nodes[2].Queue(p.bus.ctx, p.queue)
-		return err == nil && q.Ready == n, err
-	}))
+	p.becomesSuch(p.bus.ctx, p.queue, "messages", func(q cluster.Queue) bool { return q.Ready == n })
 }
 
 // unlocked waits until no message of the queue is locked.
 func (p *player) unlocked() {
 	p.t.Helper()
-	p.must(await.Until(p.bus.ctx, 50*time.Millisecond, "the locks of "+p.queue, func() (bool, error) {
-		q, err := p.bus.Nodes[2].Queue(p.bus.ctx, p.queue)
-		return err == nil && q.Unacknowledged == 0, err
-	}))
+	p.becomesSuch(p.bus.ctx, p.queue, "the locks", func(q cluster.Queue) bool { return q.Unacknowledged == 0 })
 }
 
 // counted is a message, and the count of its deliveries before.

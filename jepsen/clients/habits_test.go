@@ -1,7 +1,6 @@
 package clients
 
 import (
-	"context"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/jepsen/internal/frames"
-	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // habit is what SDKs of Azure Service Bus do that cannot be had here.
@@ -24,12 +22,9 @@ type habit struct {
 // TestServiceBusHabits plays the SDKs of .NET, Java and Python by the frames and requests that they send, as far as those of Go and
 // JavaScript send others. What is played is in their sources.
 func TestServiceBusHabits(t *testing.T) {
-	long.Test(t)
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
 	audited := filepath.Join(t.TempDir(), "audit.log")
-	b := &bus{Cluster: mustStart(t, ctx, "--service-bus", "--set", "log.audit.file="+audited), ctx: ctx, audited: audited}
+	b := mustStartBus(t, limit, "--set", "log.audit.file="+audited)
+	b.audited = audited
 	for _, h := range slices.Concat(linkHabits, messageHabits, requestHabits, httpHabits, lockHabits, sessionHabits, lifeHabits, rightHabits, topicHabits, boundHabits) {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()

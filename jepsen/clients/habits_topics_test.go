@@ -11,7 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/frames"
 )
 
@@ -52,10 +52,7 @@ func (p *player) awaitHolds(queue string, n int) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.bus.ctx, 20*time.Second)
 	defer cancel()
-	p.must(await.Until(ctx, 20*time.Millisecond, fmt.Sprint(n, " messages in ", queue), func() (bool, error) {
-		q, err := p.bus.Nodes[2].Queue(ctx, queue)
-		return err == nil && q.Messages == n, err
-	}))
+	p.becomesSuch(ctx, queue, fmt.Sprint(n, " messages"), func(q cluster.Queue) bool { return q.Messages == n })
 }
 
 // writesLongRules: filters have at most 1,024 characters, and actions 32 statements, however they are written (TP-8).

@@ -1,24 +1,18 @@
 package clients
 
 import (
-	"context"
 	"net/http"
 	"testing"
 	"time"
 
 	"github.com/quorate/quorate/jepsen/internal/await"
 	"github.com/quorate/quorate/jepsen/internal/frames"
-	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // TestServiceBusOutages is about what clients of the front are told while nodes are short of memory, stop, or have no majority: to
 // try again, and nothing else. Links live on wherever their node does.
 func TestServiceBusOutages(t *testing.T) {
-	long.Test(t)
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	b := &bus{Cluster: mustStart(t, ctx, "--service-bus"), ctx: ctx}
+	b := mustStartBus(t, limit)
 	for name, play := range map[string]func(*player){"alarm": (*player).duringAlarm, "stop": (*player).whileNodeStops, "majority": (*player).withoutMajority} {
 		t.Run(name, func(t *testing.T) {
 			queue := "outage-" + name
@@ -39,15 +33,13 @@ func (p *player) becomes(want string) {
 	}))
 }
 
-// outcome is the name of an outcome, with the condition of its error.
+// outcome is outcomeName, whose error is one that the log names.
 func (p *player) outcome(state frames.Composite) string {
 	p.t.Helper()
-	name := state.Name
 	if e := state.Fields.Of("error"); e != nil {
-		name += " " + e.Text("condition")
 		p.tracked(e.Text("description"))
 	}
-	return name
+	return outcomeName(state)
 }
 
 // duringAlarm: while a node is short of memory, messages are refused at all of them; locks are renewed and settled, and tokens put

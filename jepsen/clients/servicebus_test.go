@@ -99,11 +99,8 @@ func azureGo(ctx context.Context, dir string) (*exec.Cmd, error) {
 // TestServiceBus takes unmodified SDKs of Azure Service Bus through their steps on three nodes, each connected to a node that
 // does not lead the queue. Some steps kill the queue's leader and the node of the program.
 func TestServiceBus(t *testing.T) {
-	long.Test(t)
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
-	t.Cleanup(cancel)
-	b := &bus{Cluster: mustStart(t, ctx, "--service-bus"), ctx: ctx}
+	b := mustStartBus(t, 2*limit)
+	ctx := b.ctx
 	for _, p := range busPrograms {
 		t.Run(p.name, func(t *testing.T) {
 			cmd, err := p.prepare(ctx, t.TempDir())
@@ -137,6 +134,16 @@ type bus struct {
 	ctx     context.Context
 	killed  *cluster.Node // nil: all nodes run
 	audited string        // file of the audit log of all nodes; empty: there is none
+}
+
+// mustStartBus starts three nodes for a test that runs beside others, and takes a time at most.
+func mustStartBus(t *testing.T, limit time.Duration, args ...string) *bus {
+	t.Helper()
+	long.Test(t)
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return &bus{Cluster: mustStart(t, ctx, append(args, "--service-bus")...), ctx: ctx}
 }
 
 // take runs a program for a step.

@@ -14,7 +14,6 @@ import (
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/await"
 	"github.com/quorate/quorate/jepsen/internal/frames"
-	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // The lock of the queues of transactions, and what a transaction of these tests sends besides settling a message.
@@ -28,11 +27,7 @@ var sent = []string{"a", "b", "c"}
 // TestTransactions sends the frames of transactions to three nodes, as the SDKs of .NET and Java do, which alone have them: what is
 // done in one is there as a whole or not at all, whoever dies meanwhile.
 func TestTransactions(t *testing.T) {
-	long.Test(t)
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	b := &bus{Cluster: mustStart(t, ctx, "--service-bus"), ctx: ctx}
+	b := mustStartBus(t, limit)
 	t.Run("calm", func(t *testing.T) {
 		for name, f := range map[string]func(*bus, *testing.T, string){
 			"commit": (*bus).commits, "rollback": (*bus).rollsBack, "lost": (*bus).losesLock, "via": (*bus).sendsVia,
@@ -183,7 +178,13 @@ func (c *buyer) complete(id int, txn []byte) frames.Composite {
 // declare begins a transaction.
 func (c *buyer) declare() []byte {
 	c.t.Helper()
-	state := c.transfer(ofController, sender, nil, control("declare", nil))
+	return c.declareBy(ofController, sender)
+}
+
+// declareBy is declare by the link of a coordinator.
+func (c *buyer) declareBy(channel uint16, handle int) []byte {
+	c.t.Helper()
+	state := c.transfer(channel, handle, nil, control("declare", nil))
 	txn, _ := state.Fields["txn-id"].([]byte)
 	if state.Name != "declared" || len(txn) == 0 {
 		c.t.Fatalf("declared is %v", state)
@@ -206,16 +207,21 @@ func (c *buyer) discharge(txn []byte, fail bool) frames.Composite {
 // want wants an outcome, provisional or not, or the condition of a rejection.
 func (c *buyer) want(state frames.Composite, want string) {
 	c.t.Helper()
-	have := state.Name
-	if outcome, ok := state.Fields["outcome"].(frames.Composite); ok {
-		have += " " + outcome.Name
-	}
-	if e := state.Fields.Of("error"); e != nil {
-		have += fmt.Sprint(" ", e["condition"])
-	}
-	if have != want {
+	if have := outcomeName(state); have != want {
 		c.t.Fatalf("the outcome is %q, not %q", have, want)
 	}
+}
+
+// outcomeName is the name of an outcome, with that of the one in a transaction, and the condition of an error.
+func outcomeName(state frames.Composite) string {
+	name := state.Name
+	if outcome, ok := state.Fields["outcome"].(frames.Composite); ok {
+		name += " " + outcome.Name
+	}
+	if e := state.Fields.Of("error"); e != nil {
+		name += fmt.Sprint(" ", e["condition"])
+	}
+	return name
 }
 
 const (

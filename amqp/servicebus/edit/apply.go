@@ -90,14 +90,3 @@ func (e Edit) application(dst []byte, m wire.MapBytes) []byte {
 	}
 	return wire.EndMap(dst, at, pairs)
 }
-
-// Grouped returns a bare message with this group-id. One that cannot be read stays as it is.
-func Grouped(bare []byte, id string) []byte {
-	var m wire.Message
-	var p wire.Properties
-	if m.Parse(bare) != nil || m.ReadProperties(&p) != nil {
-		return bare
-	}
-	p.GroupID = []byte(id)
-	return append(wire.Append(nil, &p), bare[len(m.Properties):]...)
-}

@@ -32,15 +32,31 @@ func converted(p fsm.Payload) (h fsm.BareHeader, bare []byte, annotations wire.M
 	if header.TTL.Present {
 		h.TTL = fsm.Millis(header.TTL.Value)
 	}
-	bare = append(c.AppendBare(nil), p.Body()...)
-	if group := (message.Properties{}).Property(p, entity.GroupAnnotation); len(group) > 0 {
-		bare = edit.Grouped(bare, entity.SessionOf(string(group)))
-	}
+	bare = Converted(&c, p)
 	m, pairs := c.AppendAnnotations(wire.StartMap(nil), func([]byte) bool { return false })
 	if pairs > 0 {
 		annotations = wire.EndMap(m, 0, pairs)
 	}
 	return h, bare, annotations
+}
+
+// Converted returns a message of 0-9-1 as AMQP 1.0 has it, from its properties on. The group that a header names is its session. c has
+// read it.
+func Converted(c *message.From091, p fsm.Payload) []byte {
+	bare := append(c.AppendBare(nil), p.Body()...)
+	group := HeaderGroup(p)
+	var m wire.Message
+	var properties wire.Properties
+	if len(group) == 0 || m.Parse(bare) != nil || m.ReadProperties(&properties) != nil {
+		return bare
+	}
+	properties.GroupID = []byte(entity.SessionOf(string(group)))
+	return append(wire.Append(nil, &properties), bare[len(m.Properties):]...)
+}
+
+// HeaderGroup is the group that a header of a message of 0-9-1 names; empty: none does.
+func HeaderGroup(p fsm.Payload) []byte {
+	return message.Properties{}.Property(p, entity.GroupAnnotation)
 }
 
 // Edited returns the copy of a message that an edit makes, with the number of the message at its topic. A message that
@@ -84,19 +100,11 @@ func (Filters) Edited(p fsm.Payload, encoded []byte, sequence uint64) fsm.Payloa
 
 // grouped returns annotations with the group that is a session; empty: with none.
 func grouped(annotations wire.MapBytes, session wire.RawValue) wire.MapBytes {
-	out, pairs := wire.StartMap(nil), 0
-	for w := annotations.Walk(); w.NextPair(); {
-		if string(w.Key.Bytes()) != entity.GroupAnnotation {
-			out = append(out, w.Pair...)
-			pairs++
-		}
-	}
+	var group wire.RawValue
 	if len(session) > 0 {
-		group := entity.GroupOf(string(session.Value().Bytes()))
-		out = wire.AppendString(wire.AppendSymbol(out, entity.GroupAnnotation), group)
-		pairs++
+		group = wire.AppendString(nil, entity.GroupOf(string(session.Value().Bytes())))
 	}
-	return wire.EndMap(out, 0, pairs)
+	return replaced(annotations, entity.GroupAnnotation, group)
 }
 
 // numbered returns annotations with the number, unless they have one.
@@ -104,11 +112,21 @@ func numbered(annotations wire.MapBytes, sequence uint64) wire.MapBytes {
 	if _, had := annotations.Get(annotationNumber); had {
 		return annotations
 	}
+	return replaced(annotations, annotationNumber, wire.AppendLong(nil, int64(sequence)))
+}
+
+// replaced returns annotations with a value in the place of what a name had; empty: with none.
+func replaced(annotations wire.MapBytes, name string, value wire.RawValue) wire.MapBytes {
 	out, pairs := wire.StartMap(nil), 0
 	for w := annotations.Walk(); w.NextPair(); {
-		out = append(out, w.Pair...)
+		if string(w.Key.Bytes()) != name {
+			out = append(out, w.Pair...)
+			pairs++
+		}
+	}
+	if len(value) > 0 {
+		out = append(wire.AppendSymbol(out, name), value...)
 		pairs++
 	}
-	out = wire.AppendLong(wire.AppendSymbol(out, annotationNumber), int64(sequence))
-	return wire.EndMap(out, 0, pairs+1)
+	return wire.EndMap(out, 0, pairs)
 }
