@@ -30,6 +30,9 @@ type directQueue struct {
 	bodies map[fsm.Ref]string
 	lose   int // so many answers get lost: what they answer is performed, and then asked for again
 	drop   int // so many deliveries get lost
+
+	arrived chan group.Batch // in their order
+	serving sync.Mutex       // held from when a batch is taken until it is answered
 }
 
 func mustDirect(t *testing.T, config *logpb.QueueConfig) (*directQueue, *recorder, *Session) {
@@ -51,8 +54,10 @@ func mustDirect(t *testing.T, config *logpb.QueueConfig) (*directQueue, *recorde
 	q := w.MustDeclare(declare)
 	d := &directQueue{t: t, w: w, q: q, m: queue.New("q", q.ID), bodies: map[fsm.Ref]string{}}
 	d.apply(&logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: config}}, nil)
+	d.arrived = make(chan group.Batch, 1000)
 	w.submits(q.ID, func(_ string, b group.Batch) error {
-		w.node.Spawn("serve", func() { d.serve(b) })
+		d.arrived <- b
+		w.node.Spawn("serve", d.serveNext)
 		return nil
 	})
 	w.queues.Routes.Route(q).Lead("n1", 1)
@@ -95,6 +100,13 @@ func (d *directQueue) losesNext() bool {
 	defer d.mu.Unlock()
 	d.lose--
 	return d.lose >= 0
+}
+
+// serveNext serves the batch that has arrived first, as a log has them in their order.
+func (d *directQueue) serveNext() {
+	d.serving.Lock()
+	defer d.serving.Unlock()
+	d.serve(<-d.arrived)
 }
 
 // serve performs a batch, and answers it.
